@@ -1,0 +1,47 @@
+# Every target sets up .venv by itself; the second time that takes no time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types benchmarks format clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the library into $(VENV) (a minute or two, once)"
+	@$(PIP) torch
+	@$(PIP) -e '.[plots,sklearn]'
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.demo
+	@echo "installing every extra into $(VENV) (a minute or two, once)"
+	@$(PIP) -e '.[plots,sklearn,secure,federated,tutorials,dev]'
+	@$(BIN)/pip check
+	@touch $@
+
+demo: $(VENV)/.demo  ## show the library at work: a private result, its certificate, a picture
+	@$(BIN)/python -m tutorials.demo
+
+test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with meta as default device
+	$(BIN)/python -m pytest -n 2 --cov --cov-report= --doctest-modules botorch_dp tests
+	$(BIN)/coverage report --include='botorch_dp/privacy/*' --fail-under=95
+	$(BIN)/python -m pytest -n 2 -q --meta-device tests
+
+lint: $(VENV)/.all  ## check style and format (ruff), then types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.all  ## repair style and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/results
+	$(BIN)/python -m benchmarks.privacy_core
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

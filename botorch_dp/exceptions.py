@@ -1,0 +1,38 @@
+"""The library's errors and warnings: one base of each, and their few children.
+
+None of them may be raised or warned because of the *values* of a private tensor:
+that an exception occurred is itself a release. Shapes, dtypes and parameters are
+public and may raise.
+"""
+
+
+class BotorchDPError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class InvalidArgumentError(BotorchDPError, ValueError):
+    """A public argument (a parameter, a shape, a dtype) is not usable."""
+
+
+class UnsupportedConversionError(BotorchDPError):
+    """A guarantee was asked to become one that it does not imply."""
+
+
+class BudgetExceededError(BotorchDPError):
+    """A charge would pass the ledger's cap; nothing was recorded or drawn."""
+
+
+class LedgerError(BotorchDPError):
+    """A ledger file is not a ledger, is damaged, or disagrees with its owner."""
+
+
+class MissingExtraError(BotorchDPError, ImportError):
+    """An optional dependency is not installed; the message says what to install."""
+
+
+class BotorchDPWarning(UserWarning):
+    """Base of every warning this library gives."""
+
+
+class WeakGuaranteeWarning(BotorchDPWarning):
+    """The parameters protect less than their reader may think."""

@@ -1,0 +1,101 @@
+"""The privacy core: the only door from private data to what may be published."""
+
+from botorch_dp.privacy.accountant import PrivacyAccountant, Spending
+from botorch_dp.privacy.audit import (
+    AuditResult,
+    audit_epsilon,
+    audit_epsilon_finite,
+    audit_mu,
+    mu_audit_power,
+    worst_log_ratio,
+)
+from botorch_dp.privacy.calibration import (
+    classical_gaussian_noise_std,
+    gaussian_guarantee,
+    gaussian_noise_std,
+    gaussian_rdp,
+    laplace_guarantee,
+    laplace_scale,
+    zcdp_noise_std,
+)
+from botorch_dp.privacy.certificate import Certificate
+from botorch_dp.privacy.clipping import (
+    PrivateClippingDiagnostics,
+    clip_rows,
+    mallows_weights,
+    private_clipping_diagnostics,
+)
+from botorch_dp.privacy.events import (
+    ApproxEvent,
+    ExponentialEvent,
+    FixedSizeGaussianEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    PrivacyEvent,
+    PureEvent,
+    ZCDPEvent,
+)
+from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
+from botorch_dp.privacy.ledger import Ledger, LedgerEntry
+from botorch_dp.privacy.mechanisms import (
+    ExponentialMechanism,
+    GaussianMechanism,
+    LaplaceMechanism,
+    Mechanism,
+    SubsampledGaussianMechanism,
+)
+from botorch_dp.privacy.noise import (
+    NoiseSource,
+    SecureNoise,
+    SeededNoise,
+    SystemNoise,
+)
+
+__all__ = [
+    "GDP",
+    "RDP",
+    "ApproxDP",
+    "ApproxEvent",
+    "AuditResult",
+    "Certificate",
+    "ExponentialEvent",
+    "ExponentialMechanism",
+    "FixedSizeGaussianEvent",
+    "GaussianEvent",
+    "GaussianMechanism",
+    "Guarantee",
+    "LaplaceEvent",
+    "LaplaceMechanism",
+    "Ledger",
+    "LedgerEntry",
+    "Mechanism",
+    "NoiseSource",
+    "PoissonGaussianEvent",
+    "PrivacyAccountant",
+    "PrivacyEvent",
+    "PrivateClippingDiagnostics",
+    "PureDP",
+    "PureEvent",
+    "SecureNoise",
+    "SeededNoise",
+    "Spending",
+    "SubsampledGaussianMechanism",
+    "SystemNoise",
+    "ZCDPEvent",
+    "audit_epsilon",
+    "audit_epsilon_finite",
+    "audit_mu",
+    "classical_gaussian_noise_std",
+    "clip_rows",
+    "gaussian_guarantee",
+    "gaussian_noise_std",
+    "gaussian_rdp",
+    "laplace_guarantee",
+    "laplace_scale",
+    "mallows_weights",
+    "mu_audit_power",
+    "private_clipping_diagnostics",
+    "worst_log_ratio",
+    "zcdp_noise_std",
+]

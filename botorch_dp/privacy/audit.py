@@ -1,0 +1,301 @@
+r"""Audits: lower bounds on the privacy really lost, from samples on neighbouring data.
+
+A guarantee bounds how well anyone can tell two neighbouring data sets apart. An audit
+tries: it runs a test on outputs drawn from both, bounds the test's errors with exact
+(Clopper-Pearson) confidence intervals, and turns them into a lower bound on mu or
+epsilon. A bound above the claim disproves the claim, up to the stated confidence; a
+bound below it proves nothing.
+
+The threshold of the test is given, or learned on the first half of the samples and
+judged on the second. For finitely many outputs whose probabilities are known, use
+:func:`worst_log_ratio`, which needs no samples.
+
+References:
+    .. [Nasr2023tight] M. Nasr et al. Tight Auditing of Differentially Private Machine
+        Learning. USENIX Security 2023. Auditing mu-GDP by one threshold.
+    .. [Jagielski2020auditing] M. Jagielski, J. Ullman and A. Oprea. Auditing
+        Differentially Private Machine Learning. NeurIPS 2020.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import beta, binom
+from torch import Tensor
+
+from botorch_dp._checks import check_count, check_positive, check_probability
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.guarantees import GDP, Guarantee, PureDP
+
+_MOST_THRESHOLDS = 512
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found.
+
+    Attributes:
+        lower_bound: The privacy loss is at least this much.
+        unit: ``"mu"`` or ``"epsilon"``.
+        confidence: The probability, over the samples, that the bound is true.
+        num_samples: How many samples a side judged the test.
+    """
+
+    lower_bound: float
+    unit: str
+    confidence: float
+    num_samples: int
+
+    def rejects(self, claim: Guarantee | float) -> bool:
+        """Return whether the claim is disproved.
+
+        Args:
+            claim: A ``GDP`` or ``PureDP``, or the number in it.
+        """
+        if isinstance(claim, GDP) and self.unit == "mu":
+            claim = claim.mu
+        elif isinstance(claim, PureDP) and self.unit == "epsilon":
+            claim = claim.epsilon
+        if not isinstance(claim, float | int):
+            raise InvalidArgumentError(
+                f"claim must be in the audit's unit, {self.unit}, got {claim!r}."
+            )
+        return self.lower_bound > claim
+
+
+def audit_mu(
+    samples: Tensor,
+    neighbour_samples: Tensor,
+    *,
+    confidence: float = 0.99,
+    threshold: float | None = None,
+) -> AuditResult:
+    """Bound mu from below by testing which data set an output came from.
+
+    Args:
+        samples: ``n`` real outputs on one data set; project vectors first, best on the
+            difference of the two values.
+        neighbour_samples: As many outputs on a neighbouring data set.
+        confidence: Of the bound.
+        threshold: Outputs above it are taken for the side with the larger mean. Chosen
+            without looking at the samples, or None to learn it on half of them.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(10_000, generator=generator)
+        >>> result = audit_mu(x, x.flip(0) + 2.0)
+        >>> result.rejects(GDP(mu=1.0)), result.rejects(GDP(mu=2.0))
+        (True, False)
+    """
+    x, y = _check_samples(samples, neighbour_samples)
+    alpha = (1 - check_probability("confidence", confidence)) / 2
+
+    def bound(false_positives: int, false_negatives: int, num: int) -> float:
+        error_one = _upper(false_positives, num, alpha)
+        error_two = _upper(false_negatives, num, alpha)
+        return float(-ndtri(error_one) - ndtri(error_two))
+
+    return _audit_threshold(x, y, bound, "mu", confidence, threshold)
+
+
+def audit_epsilon(
+    samples: Tensor,
+    neighbour_samples: Tensor,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.99,
+    threshold: float | None = None,
+) -> AuditResult:
+    """Bound epsilon at ``delta`` from below by the odds of one event.
+
+    Args:
+        samples: ``n`` real outputs on one data set.
+        neighbour_samples: As many outputs on a neighbouring data set.
+        delta: At which to bound epsilon; zero for a pure guarantee.
+        confidence: Of the bound.
+        threshold: The event is to lie beyond it. Chosen without looking at the samples,
+            or None to learn it on half of them.
+    """
+    x, y = _check_samples(samples, neighbour_samples)
+    alpha = (1 - check_probability("confidence", confidence)) / 4
+
+    def bound(false_positives: int, false_negatives: int, num: int) -> float:
+        # The event above the threshold, and the one below it from the other side.
+        ratios = (
+            _log_odds(num - false_negatives, false_positives, num, alpha, delta),
+            _log_odds(num - false_positives, false_negatives, num, alpha, delta),
+        )
+        return max(ratios)
+
+    return _audit_threshold(x, y, bound, "epsilon", confidence, threshold)
+
+
+def audit_epsilon_finite(
+    samples: Tensor,
+    neighbour_samples: Tensor,
+    *,
+    num_outcomes: int,
+    delta: float = 0.0,
+    confidence: float = 0.99,
+) -> AuditResult:
+    """Bound epsilon from below for a mechanism with finitely many outputs.
+
+    The event (a set of outcomes) and the direction are learned on the first half of
+    the samples and judged on the second.
+
+    Args:
+        samples: ``n`` outcomes from 0 to ``num_outcomes - 1``, on one data set.
+        neighbour_samples: As many on a neighbouring data set.
+        num_outcomes: The number of possible outcomes.
+        delta: At which to bound epsilon; zero for a pure guarantee.
+        confidence: Of the bound.
+    """
+    check_count("num_outcomes", num_outcomes, minimum=2)
+    x, y = _check_samples(samples, neighbour_samples)
+    alpha = (1 - check_probability("confidence", confidence)) / 2
+    half = len(x) // 2
+    counts = [
+        np.bincount(part.astype(np.int64), minlength=num_outcomes)
+        for part in (x[:half], x[half:], y[:half], y[half:])
+    ]
+    if any(len(count) > num_outcomes for count in counts):
+        raise InvalidArgumentError(
+            f"samples must lie below num_outcomes={num_outcomes}, got larger ones."
+        )
+    best, event = (-math.inf, True), np.zeros(num_outcomes, dtype=bool)
+    for forward in (True, False):
+        many, few = (counts[0], counts[2]) if forward else (counts[2], counts[0])
+        order = np.argsort(-(many + 0.5) / (few + 0.5), kind="stable")
+        for size in range(1, num_outcomes):
+            chosen = order[:size]
+            hits, misses = many[chosen].sum(), few[chosen].sum()
+            score = _log_odds(hits, misses, half, alpha, delta)
+            if score > best[0]:
+                best = (score, forward)
+                event = np.isin(np.arange(num_outcomes), chosen)
+    many, few = (counts[1], counts[3]) if best[1] else (counts[3], counts[1])
+    num = len(x) - half
+    found = _log_odds(int(many[event].sum()), int(few[event].sum()), num, alpha, delta)
+    return AuditResult(max(0.0, found), "epsilon", confidence, num)
+
+
+def worst_log_ratio(log_probabilities: Tensor, neighbour: Tensor) -> float:
+    """Return the exact pure epsilon between two distributions on finitely many outputs.
+
+    Args:
+        log_probabilities: Of all outputs on one data set.
+        neighbour: Of the same outputs on a neighbouring data set.
+    """
+    if log_probabilities.shape != neighbour.shape or log_probabilities.numel() == 0:
+        raise InvalidArgumentError(
+            "neighbour must have the shape of log_probabilities, "
+            f"{tuple(log_probabilities.shape)}, got {tuple(neighbour.shape)}."
+        )
+    return float((log_probabilities - neighbour).abs().max())
+
+
+def mu_audit_power(
+    *, true_mu: float, claimed_mu: float, num_samples: int, confidence: float = 0.99
+) -> float:
+    """Return how surely :func:`audit_mu` disproves a false claim about Gaussian noise.
+
+    Exact, for the threshold half way between the two means.
+
+    Args:
+        true_mu: The privacy really lost.
+        claimed_mu: The privacy claimed.
+        num_samples: Outputs a side.
+        confidence: Of the audit.
+
+    Example:
+        >>> power = mu_audit_power(true_mu=1.5, claimed_mu=1.0, num_samples=1000)
+        >>> power > 0.99
+        True
+    """
+    true_mu = check_positive("true_mu", true_mu)
+    claimed_mu = check_positive("claimed_mu", claimed_mu)
+    check_count("num_samples", num_samples)
+    alpha = (1 - check_probability("confidence", confidence)) / 2
+    error = ndtr(-true_mu / 2)
+    low, high = binom.ppf([1e-12, 1 - 1e-12], num_samples, error)
+    errors = np.arange(low, high + 1)
+    mass = binom.pmf(errors, num_samples, error)
+    quantiles = -ndtri(_upper(errors, num_samples, alpha))
+    rejected = quantiles[:, None] + quantiles[None, :] > claimed_mu
+    return float(mass @ rejected @ mass)
+
+
+def _audit_threshold(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    bound: Callable[[int, int, int], float],
+    unit: str,
+    confidence: float,
+    threshold: float | None,
+) -> AuditResult:
+    if threshold is None:
+        half = len(x) // 2
+        sign, threshold = _learn_threshold(x[:half], y[:half], bound)
+        x, y = sign * x[half:], sign * y[half:]
+    errors_x, errors_y = int((x > threshold).sum()), int((y <= threshold).sum())
+    found = bound(errors_x, errors_y, len(x))
+    return AuditResult(max(0.0, found), unit, confidence, len(x))
+
+
+def _learn_threshold(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    bound: Callable[[int, int, int], float],
+) -> tuple[float, float]:
+    """Return the direction and the threshold that do best on these samples."""
+    sign = 1.0 if y.mean() >= x.mean() else -1.0
+    x, y = np.sort(sign * x), np.sort(sign * y)
+    both = np.sort(np.concatenate([x, y]))
+    candidates = both[:: max(1, len(both) // _MOST_THRESHOLDS)]
+    above = len(x) - np.searchsorted(x, candidates, side="right")
+    below = np.searchsorted(y, candidates, side="right")
+    scores = [bound(a, b, len(x)) for a, b in zip(above, below, strict=True)]
+    return sign, float(candidates[int(np.argmax(scores))])
+
+
+def _log_odds(hits: int, misses: int, num: int, alpha: float, delta: float) -> float:
+    """Return a lower bound on log((P(event) - delta) / Q(event))."""
+    likely = 0.0 if hits == 0 else float(beta.ppf(alpha, hits, num - hits + 1))
+    if likely <= delta:
+        return -math.inf
+    return math.log((likely - delta) / float(_upper(misses, num, alpha)))
+
+
+def _upper(
+    count: int | NDArray[np.float64], num: int, alpha: float
+) -> float | NDArray[np.float64]:
+    """Return the upper Clopper-Pearson limit on a probability, at level alpha."""
+    count = np.asarray(count, dtype=np.float64)
+    limit = beta.ppf(1 - alpha, count + 1, np.maximum(num - count, 1e-300))
+    return np.where(count >= num, 1.0, limit)
+
+
+def _check_samples(
+    samples: Tensor, neighbour_samples: Tensor
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    for name, value in (("samples", samples), ("neighbour_samples", neighbour_samples)):
+        if not isinstance(value, Tensor) or value.dim() != 1 or len(value) < 4:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise InvalidArgumentError(
+                f"{name} must be a tensor of at least 4 numbers, got {shape!r}."
+            )
+    if len(samples) != len(neighbour_samples):
+        raise InvalidArgumentError(
+            f"neighbour_samples must be as many as samples, {len(samples)}, got "
+            f"{len(neighbour_samples)}."
+        )
+    x, y = (
+        value.detach().cpu().to(torch.float64).numpy()
+        for value in (samples, neighbour_samples)
+    )
+    return x, y

@@ -1,0 +1,125 @@
+"""Calibration: how much noise a guarantee needs, and what given noise guarantees.
+
+Sensitivities are largest distances between the values on two neighbouring data sets:
+in the L2 norm for Gaussian noise, in the L1 norm for Laplace noise. All functions are
+pure mathematics on public parameters.
+
+References:
+    .. [Balle2018analytic] B. Balle and Y.-X. Wang. Improving the Gaussian Mechanism
+        for Differential Privacy. ICML 2018.
+    .. [Dwork2014foundations] C. Dwork and A. Roth. The Algorithmic Foundations of
+        Differential Privacy. 2014. Theorem A.1 (the classical Gaussian calibration)
+        and Theorem 3.6 (Laplace).
+"""
+
+import math
+import warnings
+
+from botorch_dp._checks import check_positive
+from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
+from botorch_dp.privacy import curves
+from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
+
+
+def gaussian_noise_std(guarantee: Guarantee, *, sensitivity: float) -> float:
+    """Return the least standard deviation of Gaussian noise that meets ``guarantee``.
+
+    For (epsilon, delta) this is the analytic calibration of [Balle2018analytic]_, for
+    Renyi privacy sensitivity * sqrt(order / (2 epsilon)); both are exact.
+
+    Example:
+        >>> round(gaussian_noise_std(ApproxDP(1.0, 1e-5), sensitivity=1.0), 6)
+        3.730632
+    """
+    sensitivity = check_positive("sensitivity", sensitivity)
+    return sensitivity / check_guarantee("guarantee", guarantee).to_gdp().mu
+
+
+def gaussian_guarantee(*, noise_std: float, sensitivity: float) -> GDP:
+    """Return what Gaussian noise of this size guarantees, exactly."""
+    noise_std = check_positive("noise_std", noise_std)
+    return GDP(check_positive("sensitivity", sensitivity) / noise_std)
+
+
+def classical_gaussian_noise_std(guarantee: ApproxDP, *, sensitivity: float) -> float:
+    """Return the textbook sensitivity * sqrt(2 log(1.25/delta)) / epsilon.
+
+    Only to reproduce papers that use it: it is proven for epsilon < 1 only
+    ([Dwork2014foundations]_, Theorem A.1) and elsewhere protects too little or adds
+    needless noise. The warning says what this noise really guarantees.
+
+    Warns:
+        WeakGuaranteeWarning: Always, with the true epsilon at the same delta.
+    """
+    if not isinstance(guarantee, ApproxDP):
+        raise InvalidArgumentError(
+            f"guarantee must be an ApproxDP(epsilon, delta), got {guarantee!r}."
+        )
+    sensitivity = check_positive("sensitivity", sensitivity)
+    epsilon, delta = guarantee.epsilon, guarantee.delta
+    noise_std = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    true_epsilon = GDP(sensitivity / noise_std).epsilon(delta)
+    verdict = "under-protects" if true_epsilon > epsilon else "is more than needed"
+    exact = gaussian_noise_std(guarantee, sensitivity=sensitivity)
+    warnings.warn(
+        f"Classical Gaussian noise for {guarantee!r} {verdict}: it really gives "
+        f"epsilon={true_epsilon:.4g} at delta={delta:.4g}, and is "
+        f"{noise_std / exact:.3g} times the noise of gaussian_noise_std.",
+        WeakGuaranteeWarning,
+        stacklevel=2,
+    )
+    return noise_std
+
+
+def zcdp_noise_std(guarantee: Guarantee, *, sensitivity: float) -> float:
+    """Return the noise std at which zCDP alone proves ``guarantee``.
+
+    For discrete Gaussian noise, about which only sensitivity^2 / (2 std^2)-zCDP is
+    proven: up to a few per cent more than :func:`gaussian_noise_std` under
+    (epsilon, delta), the same under Renyi privacy. For ``GDP(mu)``, which zCDP never
+    proves, the noise is that of the Gaussian and the release counts as mu^2/2-zCDP.
+    """
+    sensitivity = check_positive("sensitivity", sensitivity)
+    guarantee = check_guarantee("guarantee", guarantee)
+    if isinstance(guarantee, ApproxDP):
+        return sensitivity / math.sqrt(
+            2 * curves.zcdp_rho(guarantee.epsilon, guarantee.delta)
+        )
+    return sensitivity / guarantee.to_gdp().mu
+
+
+def laplace_scale(guarantee: Guarantee, *, sensitivity: float) -> float:
+    """Return the scale of Laplace noise that meets ``guarantee``.
+
+    Example:
+        >>> laplace_scale(PureDP(0.5), sensitivity=1.0)
+        2.0
+    """
+    sensitivity = check_positive("sensitivity", sensitivity)
+    return sensitivity / check_guarantee("guarantee", guarantee).to_pure().epsilon
+
+
+def laplace_guarantee(*, scale: float, sensitivity: float) -> PureDP:
+    """Return what Laplace noise of this scale guarantees."""
+    scale = check_positive("scale", scale)
+    return PureDP(check_positive("sensitivity", sensitivity) / scale)
+
+
+def gaussian_rdp(*, noise_std: float, sensitivity: float, order: float) -> RDP:
+    """Return the Renyi guarantee of Gaussian noise at ``order``, exactly.
+
+    Under replace-one adjacency a mean of n values clipped to norm B has sensitivity
+    2B/n, not B/n: the factor four in epsilon that the Renyi variant of local private
+    optimization loses in print.
+    """
+    guarantee = gaussian_guarantee(noise_std=noise_std, sensitivity=sensitivity)
+    return guarantee.to_rdp(order)
+
+
+def check_guarantee(name: str, guarantee: Guarantee) -> Guarantee:
+    """Return ``guarantee`` if it is one."""
+    if not isinstance(guarantee, Guarantee):
+        raise InvalidArgumentError(
+            f"{name} must be a PureDP, ApproxDP, GDP or RDP, got {guarantee!r}."
+        )
+    return guarantee

@@ -1,0 +1,227 @@
+"""The certificate: what is guaranteed, to whom, and under which assumptions."""
+
+import html
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from botorch_dp._checks import check_choice
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.guarantees import Guarantee
+from botorch_dp.privacy.ledger import ADJACENCIES, Ledger
+from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
+
+UNITS = ("record", "user", "agent")
+WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
+_DELTAS = (1e-3, 1e-5, 1e-7)
+_NEIGHBOURS = {
+    "replace_one": "one {unit} is replaced by any other",
+    "zero_out": "one {unit} contributes nothing; the number of {unit}s is public",
+    "add_or_remove_one": "one {unit} is added or removed",
+}
+_NOISE = {
+    source.name: source.description
+    for source in (SeededNoise, SystemNoise, SecureNoise)
+}
+# What no mechanism here can promise; differential privacy systems leave these out.
+_EXCLUDED = (
+    "side channels (running time, memory, the caller's own logs and exceptions)",
+    "sensitivities, bounds or hyperparameters that the caller chose by looking at the "
+    "data",
+    "rounding in the caller's own sums before the noise is added",
+)
+_FLOATING_POINT = "the low bits of floating-point noise (secure=True closes this)"
+_PACKAGES = ("botorch-dp", "torch", "dp-accounting", "opendp")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a run guarantees, in words and numbers that anyone may read.
+
+    Usually made by an optimizer, or from a ledger with :meth:`from_ledger`.
+
+    Attributes:
+        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        adjacency: Which data sets count as neighbours.
+        guarantee: The exact total, if there is one (an all-Gaussian history).
+        epsilons: The epsilon at each of a few deltas.
+        accountant: The accounting that gave the epsilons.
+        assumptions: Under which the guarantee holds, in words.
+        noise: The names of the noise sources used.
+        num_releases: How many releases were composed.
+        parameters: Public parameters of the run.
+        versions: Of the libraries involved.
+    """
+
+    unit: str
+    adjacency: str
+    guarantee: Guarantee | None
+    epsilons: Mapping[float, float]
+    accountant: str
+    assumptions: Sequence[str]
+    noise: Sequence[str]
+    num_releases: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice("unit", self.unit, UNITS)
+        check_choice("adjacency", self.adjacency, ADJACENCIES)
+        for name in self.noise:
+            check_choice("noise", name, tuple(_NOISE))
+
+    @classmethod
+    def from_ledger(
+        cls,
+        ledger: Ledger,
+        *,
+        unit: str = "record",
+        deltas: Sequence[float] = _DELTAS,
+        assumptions: Sequence[str] = (WORST_CASE,),
+        parameters: Mapping[str, Any] | None = None,
+    ) -> "Certificate":
+        """Certify everything that a ledger has been charged with.
+
+        Args:
+            ledger: With at least one charge.
+            unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+            deltas: At which to state epsilon; that of the ledger's cap is added.
+            assumptions: Under which the guarantee holds.
+            parameters: Public parameters to state; plain JSON values.
+
+        Example:
+            >>> from botorch_dp.privacy import GDP, GaussianMechanism
+            >>> ledger = Ledger()
+            >>> mechanism = GaussianMechanism(GDP(mu=1.0), sensitivity=1.0)
+            >>> released = mechanism.release(torch.zeros(3), ledger=ledger)
+            >>> Certificate.from_ledger(ledger).guarantee
+            GDP(mu=1)
+        """
+        entries = ledger.entries
+        if not entries:
+            raise InvalidArgumentError(
+                "ledger must have at least one charge: nothing was released yet."
+            )
+        deltas = sorted({*deltas, *_cap_delta(ledger)}, reverse=True)
+        accountant = ledger.accountant()
+        spent = {delta: accountant.spent(delta) for delta in deltas}
+        methods = sorted({spending.method for spending in spent.values()})
+        return cls(
+            unit=unit,
+            adjacency=entries[0].adjacency,
+            guarantee=accountant.to_gdp(),
+            epsilons={delta: spending.amount for delta, spending in spent.items()},
+            accountant=" / ".join(methods),
+            assumptions=tuple(assumptions),
+            noise=tuple(sorted({entry.noise for entry in entries})),
+            num_releases=sum(entry.count for entry in entries),
+            parameters=dict(parameters or {}),
+            versions=_versions(),
+        )
+
+    @property
+    def for_experiments_only(self) -> bool:
+        """Whether the noise can be repeated by whoever knows the seed."""
+        return SeededNoise.name in self.noise
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the certificate as labelled lines."""
+        rows = [("protects", f"every {self.unit}")]
+        neighbours = _NEIGHBOURS[self.adjacency].format(unit=self.unit)
+        rows.append(("neighbours", f"{self.adjacency}: {neighbours}"))
+        if self.guarantee is not None:
+            rows.append(("guarantee", repr(self.guarantee)))
+        rows += [
+            ("epsilon", f"{epsilon:.6g} at delta={delta:.3g}")
+            for delta, epsilon in self.epsilons.items()
+        ]
+        rows.append(
+            ("accounting", f"{self.accountant}, {self.num_releases} release(s)")
+        )
+        rows += [("holds", assumption) for assumption in self.assumptions]
+        rows += [("noise", _NOISE[name]) for name in self.noise]
+        rows += [("not covered", text) for text in self.excluded]
+        rows += [
+            ("parameter", f"{key}={value}") for key, value in self.parameters.items()
+        ]
+        versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
+        rows.append(("versions", versions))
+        return rows
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """What the guarantee does not cover."""
+        if set(self.noise) == {SecureNoise.name}:
+            return _EXCLUDED
+        return (*_EXCLUDED, _FLOATING_POINT)
+
+    def __str__(self) -> str:
+        lines = ["Differential privacy certificate"]
+        if self.for_experiments_only:
+            lines[0] += " (FOR EXPERIMENTS ONLY: the noise was seeded)"
+        lines += [f"  {label:<12}{text}" for label, text in self.rows()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the certificate as a table, for notebooks."""
+        title = html.escape(str(self).splitlines()[0])
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for label, text in self.rows()
+        )
+        return f"<table><caption>{title}</caption>{rows}</table>"
+
+    def to_json(self) -> str:
+        """Return the certificate as JSON that :meth:`from_json` reads."""
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        state["guarantee"] = (
+            None if self.guarantee is None else self.guarantee.to_dict()
+        )
+        state["epsilons"] = [[delta, eps] for delta, eps in self.epsilons.items()]
+        for name in ("assumptions", "noise"):
+            state[name] = list(state[name])
+        for name in ("parameters", "versions"):
+            state[name] = dict(state[name])
+        try:
+            return json.dumps({"certificate": 1, **state}, indent=2)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"parameters must be plain JSON values, got {self.parameters!r}."
+            ) from error
+
+    @classmethod
+    def from_json(cls, text: str) -> "Certificate":
+        """Return the certificate that ``to_json`` wrote."""
+        try:
+            state = json.loads(text)
+            if state.pop("certificate") != 1:
+                raise ValueError("unknown version")
+            if state["guarantee"] is not None:
+                state["guarantee"] = Guarantee.from_dict(state["guarantee"])
+            state["epsilons"] = dict(state["epsilons"])
+            state["assumptions"] = tuple(state["assumptions"])
+            state["noise"] = tuple(state["noise"])
+            return cls(**state)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"text must be a certificate as written by to_json: {error}."
+            ) from error
+
+
+def _cap_delta(ledger: Ledger) -> tuple[float, ...]:
+    delta = getattr(ledger.cap, "delta", None)
+    return (delta,) if isinstance(delta, float) else ()
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

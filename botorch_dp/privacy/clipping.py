@@ -1,0 +1,153 @@
+r"""Clipping: bounds what one record can contribute, whatever its values are.
+
+Rows are the last dimension: a batch of records is ``... x n x d``. A record with a
+non-finite value contributes zero, silently: an error, a warning or a count would tell
+something about it. The curator may ask :func:`private_clipping_diagnostics`.
+
+References:
+    .. [Avella2021robust] M. Avella-Medina. Privacy-Preserving Parametric Inference: A
+        Case for Robust Statistics. JASA, 2021. Mallows weights for privacy.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from botorch_dp._checks import check_choice, check_positive, check_private_tensor
+from botorch_dp.exceptions import InvalidArgumentError
+
+_NORMS = {"l2": 2.0, "l1": 1.0}
+
+
+def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor:
+    """Scale every row whose norm exceeds ``bound`` down to it.
+
+    The norm of a clipped row never exceeds ``bound``, rounding included: norms are
+    taken in double precision, and rows are scaled to just below the bound. Rows within
+    the bound come back unchanged to the bit; rows with a non-finite value as zeros.
+
+    Args:
+        private_rows: A ``... x d`` tensor of float32 or float64.
+        bound: The largest norm allowed.
+        norm: ``"l2"`` (for Gaussian noise) or ``"l1"`` (for Laplace noise).
+
+    Returns:
+        A ``... x d`` tensor.
+
+    Example:
+        >>> clip_rows(torch.tensor([[3.0, 4.0], [float("nan"), 0.0]]), bound=1.0)
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    check_private_tensor("private_rows", private_rows, min_dim=1)
+    check_choice("norm", norm, tuple(_NORMS))
+    bound = _check_bound(bound, private_rows.dtype)
+    unit_rows, largest, finite = _scale_to_unit(private_rows)
+    unit_norms = _norms(unit_rows, norm)  # between 1 and d for rows that are not zero
+
+    # Rounding: at most d + 2 relative errors of a double in the norm, one of the rows'
+    # dtype in the product, and one in the scale itself.
+    slack = (private_rows.shape[-1] + 8) * torch.finfo(torch.float64).eps
+    safe_bound = bound * (1.0 - slack - 2 * torch.finfo(private_rows.dtype).eps)
+    within = largest * unit_norms <= safe_bound
+    scale = (safe_bound / unit_norms.clamp(min=1.0)).to(private_rows.dtype)
+    clipped = torch.where(within, private_rows, unit_rows * scale)
+    return torch.where(finite, clipped, torch.zeros_like(private_rows))
+
+
+def mallows_weights(private_rows: Tensor, constant: float) -> Tensor:
+    """Return the weights min(1, c / ||x||^2) of [Avella2021robust]_, one per row.
+
+    A loss multiplied by such a weight has a bounded gradient where the gradient grows
+    at most like ||x||^2, so that clipping, on which the guarantee rests, hardly ever
+    has to bend it. A row with a non-finite value has weight zero.
+
+    Args:
+        private_rows: A ``... x d`` tensor of covariates.
+        constant: The constant c.
+
+    Returns:
+        A ``...`` tensor of weights between 0 and 1.
+    """
+    check_private_tensor("private_rows", private_rows, min_dim=1)
+    constant = check_positive("constant", constant)
+    unit_rows, largest, finite = _scale_to_unit(private_rows)
+    norms = largest * _norms(unit_rows, "l2")
+    # Divided twice by the norm, not once by its square, which would overflow first.
+    weights = (constant / norms / norms).clamp(max=1.0)
+    weights = torch.where(norms == 0.0, torch.ones_like(weights), weights)
+    weights = torch.where(finite, weights, torch.zeros_like(weights))
+    return weights.squeeze(-1).to(private_rows.dtype)
+
+
+@dataclass(frozen=True)
+class PrivateClippingDiagnostics:
+    """What clipping did to the records. Private: never publish, log or store it.
+
+    Attributes:
+        num_rows: How many rows there were.
+        num_clipped: How many exceeded the bound.
+        num_non_finite: How many had a non-finite value and contributed zero.
+        median_norm: The median norm of the finite rows.
+    """
+
+    num_rows: int
+    num_clipped: int
+    num_non_finite: int
+    median_norm: float
+
+
+def private_clipping_diagnostics(
+    private_rows: Tensor, bound: float, *, norm: str = "l2"
+) -> PrivateClippingDiagnostics:
+    """Count what :func:`clip_rows` would do, for the curator's eyes only.
+
+    The counts are exact functions of private values with no noise added. Choosing a
+    bound by them and then publishing results under it is a leak.
+    """
+    check_private_tensor("private_rows", private_rows, min_dim=1)
+    check_choice("norm", norm, tuple(_NORMS))
+    bound = _check_bound(bound, private_rows.dtype)
+    unit_rows, largest, finite = _scale_to_unit(private_rows)
+    norms = (largest * _norms(unit_rows, norm))[finite]
+    return PrivateClippingDiagnostics(
+        num_rows=finite.numel(),
+        num_clipped=int((norms > bound).sum()),
+        num_non_finite=int((~finite).sum()),
+        median_norm=float(norms.median()) if norms.numel() else 0.0,
+    )
+
+
+def _scale_to_unit(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Divide rows by their largest entry, so that no norm overflows.
+
+    Returns:
+        The rows (zero where not finite), their largest entries in double precision,
+        and whether they are finite; the last two with a last dimension of one.
+    """
+    rows = rows.detach()
+    largest = rows.abs().amax(dim=-1, keepdim=True)  # ... x 1; nan and inf come through
+    finite = largest.isfinite()
+    largest = torch.where(finite, largest, torch.zeros_like(largest))
+    divisor = torch.where(largest > 0, largest, torch.ones_like(largest))
+    unit_rows = torch.where(finite, rows / divisor, torch.zeros_like(rows))
+    return unit_rows, largest.double(), finite
+
+
+def _norms(unit_rows: Tensor, norm: str) -> Tensor:
+    return torch.linalg.vector_norm(
+        unit_rows, ord=_NORMS[norm], dim=-1, keepdim=True, dtype=torch.float64
+    )
+
+
+def _check_bound(bound: float, dtype: torch.dtype) -> float:
+    bound = check_positive("bound", bound)
+    info = torch.finfo(dtype)
+    smallest = info.tiny / info.eps  # below it, rounding is no longer relative
+    if not smallest <= bound <= info.max:
+        raise InvalidArgumentError(
+            f"bound must lie between {smallest:.3g} and {info.max:.3g} for {dtype}, "
+            f"got {bound!r}."
+        )
+    return bound

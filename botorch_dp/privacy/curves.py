@@ -1,0 +1,253 @@
+r"""Privacy curves: the mathematics behind guarantees, on plain floats.
+
+Each notion of privacy is a statement about one pair of distributions that is harder
+to tell apart than any two neighbouring outputs. Its privacy curve gives, for every
+epsilon, the smallest delta such that the pair is (epsilon, delta)-close.
+
+References:
+    .. [Balle2018analytic] B. Balle and Y.-X. Wang. Improving the Gaussian Mechanism
+        for Differential Privacy. ICML 2018. Theorem 8 is the Gaussian curve.
+    .. [Dong2022gdp] J. Dong, A. Roth and W. J. Su. Gaussian Differential Privacy.
+        JRSS B, 2022. Definition 2.1 and Corollary 2.13.
+    .. [Kairouz2015composition] P. Kairouz, S. Oh and P. Viswanath. The Composition
+        Theorem for Differential Privacy. ICML 2015. Randomized response dominates
+        every pure mechanism.
+    .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete
+        Gaussian for Differential Privacy. NeurIPS 2020. Proposition 12 (v4).
+    .. [Asoodeh2021variants] S. Asoodeh, J. Liao, F. Calmon, O. Kosut and L. Sankar.
+        Three Variants of Differential Privacy: Lossless Conversion and Applications.
+        IEEE JSAIT, 2021. The optimal conversion from one Renyi order.
+"""
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import erfcx, erfinv, log_ndtr, ndtr, ndtri, ndtri_exp
+
+_SQRT2 = math.sqrt(2.0)
+_LOG2 = math.log(2.0)
+# Roots are found on logarithmic scales, where this is a relative accuracy.
+_XTOL = 1e-14
+_RTOL = 8.9e-16  # the smallest that scipy's brentq takes: 4 machine epsilons
+
+
+def gdp_log_delta(mu: float, epsilon: float) -> float:
+    r"""Log of the Gaussian curve, log delta(epsilon; mu), for epsilon >= 0.
+
+    delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+    [Balle2018analytic]_. With Phi(-x) = exp(-x^2/2) erfcx(x/sqrt 2)/2 both terms have
+    one exponential in common, so that neither overflow nor the cancellation of two
+    logarithms can occur.
+    """
+    upper = mu / 2 - epsilon / mu
+    lower = -mu / 2 - epsilon / mu
+    if upper > 0:
+        return math.log(ndtr(upper) - math.exp(epsilon + log_ndtr(lower)))
+    difference = erfcx(-upper / _SQRT2) - erfcx(-lower / _SQRT2)
+    if difference <= 0:  # only when epsilon / mu is beyond about 1e8
+        return -math.inf
+    return -(upper**2) / 2 - _LOG2 + math.log(difference)
+
+
+def gdp_delta(mu: float, epsilon: float) -> float:
+    """Smallest delta such that mu-GDP implies (epsilon, delta)-DP."""
+    return math.exp(gdp_log_delta(mu, epsilon))
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """Smallest epsilon >= 0 such that mu-GDP implies (epsilon, delta)-DP."""
+    log_delta = math.log(delta)
+    if gdp_log_delta(mu, 0.0) <= log_delta:
+        return 0.0
+    upper = _double_until(
+        lambda epsilon: gdp_log_delta(mu, epsilon) <= log_delta, start=mu
+    )
+    return brentq(
+        lambda epsilon: max(gdp_log_delta(mu, epsilon), -1e300) - log_delta,
+        0.0,
+        upper,
+        xtol=_XTOL * upper,
+        rtol=_RTOL,
+    )
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """Largest mu such that mu-GDP implies (epsilon, delta)-DP."""
+    log_delta = math.log(delta)
+
+    def excess(log_mu: float) -> float:
+        return max(gdp_log_delta(math.exp(log_mu), epsilon), -1e300) - log_delta
+
+    # delta(epsilon; mu) <= delta(0; mu) < mu, so mu = delta is always within; and it
+    # tends to one as mu grows, so doubling ends.
+    lower = math.log(delta)
+    upper = math.log(
+        _double_until(lambda mu: excess(math.log(mu)) > 0, start=2 * delta)
+    )
+    return math.exp(brentq(excess, lower, upper, xtol=_XTOL, rtol=_RTOL))
+
+
+def gdp_tradeoff(mu: float, type_one: float) -> float:
+    """Smallest type II error of a test of level ``type_one``: [Dong2022gdp]_, (6)."""
+    if type_one <= 0.0:
+        return 1.0
+    if type_one >= 1.0:
+        return 0.0
+    return float(ndtr(-ndtri(type_one) - mu))
+
+
+def gdp_pure_epsilon(mu: float) -> float:
+    """Largest epsilon such that epsilon-DP implies mu-GDP.
+
+    Both tradeoff functions meet the diagonal at the same type I error,
+    1/(1 + e^epsilon) = Phi(-mu/2); elsewhere that of mu-GDP is lower, being convex.
+    """
+    return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
+
+
+def pure_gdp_mu(epsilon: float) -> float:
+    """Smallest mu such that epsilon-DP implies mu-GDP: the inverse of the above."""
+    if epsilon < 1.0:  # Phi(mu/2) - 1/2 = tanh(epsilon/2)/2, exact for small epsilon
+        return float(2 * _SQRT2 * erfinv(math.tanh(epsilon / 2)))
+    return float(-2 * ndtri_exp(-(epsilon + math.log1p(math.exp(-epsilon)))))
+
+
+def pure_delta(pure_epsilon: float, epsilon: float) -> float:
+    """Smallest delta such that pure_epsilon-DP implies (epsilon, delta)-DP.
+
+    Attained by randomized response, (e^E - e^epsilon) / (1 + e^E)
+    [Kairouz2015composition]_, written without overflow.
+    """
+    if epsilon >= pure_epsilon:
+        return 0.0
+    return -math.expm1(epsilon - pure_epsilon) / (1.0 + math.exp(-pure_epsilon))
+
+
+def pure_epsilon_at(pure_epsilon: float, delta: float) -> float:
+    """Smallest epsilon >= 0 such that pure_epsilon-DP implies (epsilon, delta)-DP."""
+    shrink = -delta * (1.0 + math.exp(-pure_epsilon))
+    if shrink <= -1.0:
+        return 0.0
+    return max(0.0, pure_epsilon + math.log1p(shrink))
+
+
+def pure_epsilon_within(epsilon: float, delta: float) -> float:
+    """Largest E such that E-DP implies (epsilon, delta)-DP."""
+    return epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
+
+
+def pure_rdp(pure_epsilon: float, order: float) -> float:
+    """Smallest Renyi divergence of ``order`` that pure_epsilon-DP implies.
+
+    That of randomized response, log(cosh((a - 1/2) epsilon) / cosh(epsilon/2))/(a - 1).
+    """
+    above = _log_cosh((order - 0.5) * pure_epsilon) - _log_cosh(pure_epsilon / 2)
+    return above / (order - 1)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Smallest epsilon known for which rho-zCDP gives (epsilon, delta)-DP.
+
+    [Canonne2020discrete]_, Proposition 12, at the best of all orders: a zCDP
+    mechanism is (a, rho a)-RDP for every a > 1.
+    """
+
+    def at_order(log_excess: float) -> float:
+        order = 1.0 + math.exp(log_excess)
+        return (
+            rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+        )
+
+    # Without the small terms the best order is 1 + sqrt(log(1/delta)/rho).
+    guess = math.log(-math.log(delta) / rho) / 2
+    best = minimize_scalar(
+        at_order, bounds=(guess - 5, guess + 5), options={"xatol": 1e-9}
+    )
+    return max(0.0, float(best.fun))
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """Largest rho such that ``zcdp_epsilon(rho, delta)`` is at most ``epsilon``."""
+
+    def excess(log_rho: float) -> float:
+        return zcdp_epsilon(math.exp(log_rho), delta) - epsilon
+
+    lower, upper = -1.0, 0.0
+    while excess(lower) > 0:
+        lower *= 2
+    while excess(upper) < 0:
+        upper += 1
+    # One part in 1e10 below the root: the inner minimum is not exact.
+    return math.exp(brentq(excess, lower, upper, xtol=1e-12)) * (1 - 1e-10)
+
+
+def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
+    """Smallest epsilon known for which (order, divergence)-RDP gives (epsilon, delta).
+
+    The smaller of the closed form of [Canonne2020discrete]_ and the optimal
+    conversion of [Asoodeh2021variants]_, which is never larger; the first stands in
+    where the second cannot be resolved in double precision.
+    """
+    closed = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    closed = max(0.0, closed)
+    if closed == 0.0 or _least_divergence(order, 0.0, delta) >= divergence:
+        return 0.0
+    if _least_divergence(order, closed, delta) < divergence:
+        return closed
+    return min(
+        closed,
+        brentq(
+            lambda epsilon: _least_divergence(order, epsilon, delta) - divergence,
+            0.0,
+            closed,
+            xtol=1e-12 * closed,
+        )
+        # The inner minimum is found to about 1e-9: rounded up, to stay an upper bound.
+        * (1 + 1e-8),
+    )
+
+
+def _least_divergence(order: float, epsilon: float, delta: float) -> float:
+    """Smallest Renyi divergence of a pair that is not (epsilon, delta)-close.
+
+    Merging outputs to the event where one density exceeds e^epsilon times the other
+    keeps delta and lowers the divergence, so two-point distributions suffice: (p, 1-p)
+    against (q, 1-q) with p - e^epsilon q = delta, convex in the one number left.
+    """
+
+    def divergence(log_excess: float) -> float:
+        excess = math.exp(log_excess)  # p - delta
+        p, q = delta + excess, excess * math.exp(-epsilon)
+        if p >= 1.0 or q >= 1.0:
+            return math.inf
+        ratio = (order - 1) * (math.log(p) - log_excess + epsilon)
+        rest = order * math.log1p(-p) - (order - 1) * math.log1p(-q)
+        if ratio > 700:
+            return (math.log(p) + ratio) / (order - 1)
+        return math.log1p(p * math.exp(ratio) + math.expm1(rest)) / (order - 1)
+
+    upper = math.log1p(-delta)
+    best = minimize_scalar(
+        divergence,
+        bounds=(math.log(delta) - 40.0, upper),
+        method="bounded",
+        options={"xatol": 1e-10, "maxiter": 500},
+    )
+    # p = 1 is the end of the interval, where only the first term is left.
+    at_end = -(math.log1p(-delta) - epsilon)
+    return float(min(best.fun, at_end))
+
+
+def _log_cosh(x: float) -> float:
+    x = abs(x)
+    if x < 1.0:
+        return math.log1p(2 * math.sinh(x / 2) ** 2)
+    return x + math.log1p(math.exp(-2 * x)) - _LOG2
+
+
+def _double_until(holds: Callable[[float], bool], *, start: float) -> float:
+    value = start
+    while not holds(value):
+        value *= 2
+    return value

@@ -1,0 +1,386 @@
+r"""Events: what a release cost, in the units that accountants compose.
+
+An event says all an accountant needs to know and nothing about the data. Noise is
+divided by the sensitivity of the value it protects, so that what is composed is the
+pair N(0, z^2) against N(1, z^2) (or its Laplace twin): the adjacency is already in the
+sensitivity, and no accounting library may apply it a second time.
+
+References:
+    .. [Cesar2021bounding] M. Cesar and R. Rogers. Bounding, Concentrating, and
+        Truncating: Unifying Privacy Loss Composition for Data Analytics. ALT 2021.
+        The exponential mechanism is epsilon^2/8-zCDP.
+    .. [Wang2019subsampled] Y.-X. Wang, B. Balle and S. P. Kasiviswanathan. Subsampled
+        Renyi Differential Privacy and Analytical Moments Accountant. AISTATS 2019.
+    .. [Zhu2022characteristic] Y. Zhu, J. Dong and Y.-X. Wang. Optimal Accounting of
+        Differential Privacy via Characteristic Function. AISTATS 2022.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import common, privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
+
+from botorch_dp._checks import check_count, check_positive, check_probability
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import curves
+
+FloatArray: TypeAlias = NDArray[np.float64]
+PLD: TypeAlias = Any  # dp-accounting is untyped
+
+# Whole orders only: dp-accounting's series for the sampled Gaussian at fractional ones
+# does not always converge. 1024 serves small epsilons.
+RDP_ORDERS: FloatArray = np.concatenate(
+    [np.arange(2.0, 65.0), [80.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0]]
+)
+
+
+@dataclass(frozen=True)
+class PrivacyEvent:
+    """The cost of one release.
+
+    Every view is an upper bound on the same privacy loss; None (or infinity) means
+    that this kind of event has no such bound.
+    """
+
+    @property
+    def gdp_mu(self) -> float | None:
+        """The mu of the Gaussian pair, if that is exactly what the event is."""
+        return None
+
+    @property
+    def zcdp_rho(self) -> float | None:
+        """A zero-concentrated bound."""
+        return None
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        """A pure bound."""
+        return None
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return np.full_like(RDP_ORDERS, np.inf)
+
+    def pld(self, interval: float) -> PLD | None:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        del interval
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain numbers, for JSON."""
+        return {"type": type(self).__name__, **asdict(self)}
+
+    @staticmethod
+    def from_dict(state: dict[str, Any]) -> "PrivacyEvent":
+        """Return the event that ``to_dict`` described."""
+        kinds = {kind.__name__: kind for kind in PrivacyEvent.__subclasses__()}
+        kind = kinds.get(state.get("type", ""))
+        values = {key: value for key, value in state.items() if key != "type"}
+        if kind is None or set(values) != {field.name for field in fields(kind)}:
+            raise InvalidArgumentError(
+                f"state must describe one of {', '.join(kinds)}, got {state!r}."
+            )
+        return kind(**values)
+
+
+@dataclass(frozen=True)
+class GaussianEvent(PrivacyEvent):
+    """A value released with Gaussian noise.
+
+    Args:
+        noise_multiplier: Standard deviation over L2 sensitivity.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "noise_multiplier")
+
+    @property
+    def gdp_mu(self) -> float:
+        """The mu of the Gaussian pair."""
+        return 1.0 / self.noise_multiplier
+
+    @property
+    def zcdp_rho(self) -> float:
+        """The zero-concentrated cost, mu^2 / 2."""
+        return 0.5 / self.noise_multiplier**2
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return RDP_ORDERS * self.zcdp_rho
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _gaussian_pld(self.noise_multiplier, 1.0, interval)
+
+
+@dataclass(frozen=True)
+class ZCDPEvent(PrivacyEvent):
+    """A release of which only a zero-concentrated bound is known.
+
+    Such as discrete Gaussian noise.
+
+    Args:
+        rho: The bound.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "rho")
+
+    @property
+    def zcdp_rho(self) -> float:
+        """The bound itself."""
+        return self.rho
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return RDP_ORDERS * self.rho
+
+
+@dataclass(frozen=True)
+class LaplaceEvent(PrivacyEvent):
+    """A value released with Laplace noise.
+
+    Args:
+        noise_multiplier: Scale over L1 sensitivity.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "noise_multiplier")
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The pure cost."""
+        return 1.0 / self.noise_multiplier
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return _library_rdp(
+            dp_accounting.LaplaceDpEvent(self.noise_multiplier), "add_or_remove_one"
+        )
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _laplace_pld(self.noise_multiplier, interval)
+
+
+@dataclass(frozen=True)
+class PureEvent(PrivacyEvent):
+    """A release of which only a pure epsilon is known, such as randomized response.
+
+    Args:
+        epsilon: The pure cost.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "epsilon")
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The cost itself."""
+        return self.epsilon
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return np.array([curves.pure_rdp(self.epsilon, order) for order in RDP_ORDERS])
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _parameter_pld(self.epsilon, 0.0, interval)
+
+
+@dataclass(frozen=True)
+class ExponentialEvent(PrivacyEvent):
+    """A choice by the exponential mechanism.
+
+    Args:
+        epsilon: The pure cost, the factor two of general scores included.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "epsilon")
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The pure cost."""
+        return self.epsilon
+
+    @property
+    def zcdp_rho(self) -> float:
+        """The cost by bounded range, epsilon^2 / 8: [Cesar2021bounding]_."""
+        return self.epsilon**2 / 8
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return np.minimum(PureEvent(self.epsilon).rdp(), RDP_ORDERS * self.zcdp_rho)
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _parameter_pld(self.epsilon, 0.0, interval)
+
+
+@dataclass(frozen=True)
+class ApproxEvent(PrivacyEvent):
+    """A release by a mechanism from elsewhere, known to be (epsilon, delta)-DP.
+
+    Args:
+        epsilon: Its epsilon.
+        delta: Its delta.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "epsilon")
+        object.__setattr__(self, "delta", check_probability("delta", self.delta))
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _parameter_pld(self.epsilon, self.delta, interval)
+
+
+@dataclass(frozen=True)
+class PoissonGaussianEvent(PrivacyEvent):
+    """A Gaussian release of a Poisson sample of the records.
+
+    For adjacencies in which a record is absent on one side (zero-out, add or remove).
+
+    Args:
+        noise_multiplier: Standard deviation over the L2 norm one record can add.
+        sampling_rate: The probability of each record; one means no sampling.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "noise_multiplier")
+        _check_positive_field(self, "sampling_rate")
+        if self.sampling_rate > 1:
+            raise InvalidArgumentError(
+                f"sampling_rate must be at most 1, got {self.sampling_rate!r}."
+            )
+
+    @property
+    def gdp_mu(self) -> float | None:
+        """The mu of the Gaussian pair, when nothing is sampled away."""
+        return 1.0 / self.noise_multiplier if self.sampling_rate == 1 else None
+
+    @property
+    def zcdp_rho(self) -> float | None:
+        """The zero-concentrated cost, when nothing is sampled away."""
+        return 0.5 / self.noise_multiplier**2 if self.sampling_rate == 1 else None
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``."""
+        return _library_rdp(
+            dp_accounting.PoissonSampledDpEvent(
+                self.sampling_rate, dp_accounting.GaussianDpEvent(self.noise_multiplier)
+            ),
+            "add_or_remove_one",
+        )
+
+    def pld(self, interval: float) -> PLD:
+        """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
+        return _gaussian_pld(self.noise_multiplier, self.sampling_rate, interval)
+
+
+@dataclass(frozen=True)
+class FixedSizeGaussianEvent(PrivacyEvent):
+    """A Gaussian release of a random subset of fixed size, for replace-one adjacency.
+
+    Args:
+        noise_multiplier: Standard deviation over the replace-one L2 sensitivity on the
+            subset: *twice* the norm to which records are clipped.
+        sample_size: The size of the subset.
+        num_records: The number of records.
+    """
+
+    noise_multiplier: float
+    sample_size: int
+    num_records: int
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "noise_multiplier")
+        check_count("sample_size", self.sample_size)
+        check_count("num_records", self.num_records)
+        if self.sample_size > self.num_records:
+            raise InvalidArgumentError(
+                f"sample_size must be at most num_records={self.num_records}, got "
+                f"{self.sample_size!r}."
+            )
+
+    def rdp(self) -> FloatArray:
+        """Return Renyi divergences at ``RDP_ORDERS``: [Wang2019subsampled]_.
+
+        Sampling never costs privacy, so the bound is never above that of all records.
+        """
+        sampled = _library_rdp(
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                self.num_records,
+                self.sample_size,
+                dp_accounting.GaussianDpEvent(self.noise_multiplier),
+            ),
+            "replace_one",
+        )
+        return np.minimum(sampled, GaussianEvent(self.noise_multiplier).rdp())
+
+    def pld(self, interval: float) -> PLD:
+        """Return the distribution of all records: valid, without amplification."""
+        return _gaussian_pld(self.noise_multiplier, 1.0, interval)
+
+
+@lru_cache(maxsize=4096)
+def _library_rdp(event: dp_accounting.DpEvent, relation: str) -> FloatArray:
+    accountant = RdpAccountant(
+        RDP_ORDERS, dp_accounting.NeighboringRelation[relation.upper()]
+    )
+    accountant.compose(event)
+    divergences: FloatArray = np.maximum(accountant.rdp, 0.0)
+    divergences.flags.writeable = False
+    return divergences
+
+
+@lru_cache(maxsize=64)
+def _gaussian_pld(noise_multiplier: float, rate: float, interval: float) -> PLD:
+    # Add-or-remove adjacency is the one that leaves the pair as it is.
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=noise_multiplier,
+        sampling_prob=rate,
+        value_discretization_interval=interval,
+        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+@lru_cache(maxsize=64)
+def _laplace_pld(noise_multiplier: float, interval: float) -> PLD:
+    return privacy_loss_distribution.from_laplace_mechanism(
+        parameter=noise_multiplier, value_discretization_interval=interval
+    )
+
+
+@lru_cache(maxsize=64)
+def _parameter_pld(epsilon: float, delta: float, interval: float) -> PLD:
+    return privacy_loss_distribution.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(epsilon, delta),
+        value_discretization_interval=interval,
+    )
+
+
+def _check_positive_field(event: PrivacyEvent, name: str) -> None:
+    object.__setattr__(event, name, check_positive(name, getattr(event, name)))

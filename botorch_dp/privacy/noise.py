@@ -1,0 +1,310 @@
+r"""Noise: where randomness comes from.
+
+Three sources, from fastest to most careful:
+
+* :class:`SeededNoise`: a ``torch.Generator``. Reproducible, so for experiments only.
+* :class:`SystemNoise` (the default): uniforms from the operating system's entropy,
+  through the inverse distribution functions. Never a generator seeded once: torch's
+  CPU generators have 32-bit seeds, which can be tried one by one in hours.
+* :class:`SecureNoise`: the exact discrete samplers of OpenDP, which also close the leak
+  of floating-point noise [Mironov2012significance]_: the doubles that x + noise can
+  reach depend on x.
+
+All noise is drawn and added in double precision, then rounded to the value's dtype.
+
+References:
+    .. [Mironov2012significance] I. Mironov. On Significance of the Least Significant
+        Bits for Differential Privacy. CCS 2012.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_dp._extras import import_extra
+from botorch_dp.exceptions import InvalidArgumentError
+
+# OpenDP takes granularities 2^k down to that of the smallest double.
+_FINEST_GRID = -1074
+
+
+class NoiseSource(ABC):
+    """Adds noise to private values, and samples records."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+
+    def add_gaussian(self, private_value: Tensor, std: float) -> Tensor:
+        """Return the value plus independent N(0, std^2) noise on every entry."""
+        noise = self._normal(private_value.shape, private_value.device)
+        return (private_value.double() + std * noise).to(private_value.dtype)
+
+    def add_laplace(self, private_value: Tensor, scale: float) -> Tensor:
+        """Return the value plus independent Laplace(scale) noise on every entry."""
+        noise = self._laplace(private_value.shape, private_value.device)
+        return (private_value.double() + scale * noise).to(private_value.dtype)
+
+    def noisy_argmax(self, private_chunks: Iterable[Tensor], scale: float) -> Tensor:
+        """Return the index of the largest score after Gumbel(scale) noise.
+
+        Scores are divided by ``scale`` and never exponentiated, so nothing overflows.
+        If any score of a row is not finite, the row's choice is uniform: the running
+        maximum of the noise alone is kept for that.
+
+        Args:
+            private_chunks: Tensors ``batch_shape x m_i``, consecutive candidates.
+            scale: Sensitivity times two over epsilon.
+
+        Returns:
+            A ``batch_shape`` tensor of indices.
+        """
+        offset, best, blind, broken = 0, None, None, None
+        for chunk in private_chunks:
+            # log1p keeps the upper tail, which decides, at full precision.
+            gumbel = -(-torch.log1p(-self.uniform(chunk.shape, chunk.device))).log()
+            scores = chunk.double() / scale
+            chunk_broken = ~scores.isfinite().all(dim=-1)
+            best = _larger(best, scores.nan_to_num(0.0, 0.0, 0.0) + gumbel, offset)
+            blind = _larger(blind, gumbel, offset)
+            broken = chunk_broken if broken is None else broken | chunk_broken
+            offset += chunk.shape[-1]
+        assert best is not None
+        assert blind is not None
+        assert broken is not None
+        return torch.where(broken, blind[1], best[1])
+
+    def poisson_sample(
+        self, num_records: int, sampling_rate: float, device: torch.device
+    ) -> Tensor:
+        """Return a mask that holds each record with probability ``sampling_rate``."""
+        return self.uniform(torch.Size([num_records]), device) < sampling_rate
+
+    def fixed_size_sample(
+        self, num_records: int, sample_size: int, device: torch.device
+    ) -> Tensor:
+        """Return the indices of a uniformly random subset of ``sample_size``."""
+        order = self.uniform(torch.Size([num_records]), device)
+        return order.topk(sample_size).indices
+
+    @abstractmethod
+    def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return doubles strictly between zero and one."""
+
+    @abstractmethod
+    def _normal(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return standard normal doubles."""
+
+    @abstractmethod
+    def _laplace(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return standard Laplace doubles."""
+
+    def check_device(self, device: torch.device) -> None:
+        """Raise if the source cannot draw for tensors on ``device``."""
+        del device
+
+
+class SeededNoise(NoiseSource):
+    """Noise from a ``torch.Generator``: whoever knows the seed can subtract it.
+
+    Args:
+        generator: On the device of the values it will be added to.
+    """
+
+    name = "seeded"
+    description = "seeded noise: for experiments only"
+
+    def __init__(self, generator: torch.Generator) -> None:
+        if not isinstance(generator, torch.Generator):
+            raise InvalidArgumentError(
+                f"generator must be a torch.Generator, got {generator!r}."
+            )
+        self._generator = generator
+
+    def check_device(self, device: torch.device) -> None:
+        """Raise if the generator lives on another kind of device."""
+        if self._generator.device.type != device.type:
+            raise InvalidArgumentError(
+                f"generator is on {self._generator.device}, the value on {device}; "
+                f"use torch.Generator(device={device.type!r})."
+            )
+
+    def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return doubles strictly between zero and one."""
+        uniform = torch.rand(
+            shape, generator=self._generator, dtype=torch.float64, device=device
+        )
+        return uniform + 2.0**-54  # torch's grid of 2^-53 includes zero
+
+    def _normal(self, shape: torch.Size, device: torch.device) -> Tensor:
+        return torch.randn(
+            shape, generator=self._generator, dtype=torch.float64, device=device
+        )
+
+    def _laplace(self, shape: torch.Size, device: torch.device) -> Tensor:
+        uniform = self.uniform(torch.Size([2, *shape]), device)
+        return torch.where(uniform[0] < 0.5, 1.0, -1.0) * -uniform[1].log()
+
+
+class SystemNoise(NoiseSource):
+    """Noise from the operating system's entropy, never seeded.
+
+    63 random bits make a probability in (0, 1/2) and one bit a sign, so that tails
+    reach 9.2 standard deviations: beyond them lies less than 2^-64.
+    """
+
+    name = "system"
+    description = "operating system entropy, floating-point noise"
+
+    def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Return doubles strictly between zero and one."""
+        half, sign = self._half_and_sign(shape, device)
+        return torch.where(sign > 0, half, 1.0 - half).clamp(max=1.0 - 2.0**-53)
+
+    def _normal(self, shape: torch.Size, device: torch.device) -> Tensor:
+        half, sign = self._half_and_sign(shape, device)
+        return sign * torch.special.ndtri(half)
+
+    def _laplace(self, shape: torch.Size, device: torch.device) -> Tensor:
+        half, sign = self._half_and_sign(shape, device)
+        return sign * (2.0 * half).log()
+
+    @staticmethod
+    def _half_and_sign(
+        shape: torch.Size, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Return uniforms in (0, 1/2) with full precision near zero, and signs."""
+        words = np.frombuffer(os.urandom(8 * shape.numel()), dtype=np.uint64)
+        half = ((words >> 1).astype(np.float64) + 0.5) * 2.0**-64
+        sign = np.where(words & 1, 1.0, -1.0)
+        return (
+            torch.from_numpy(half).reshape(shape).to(device),
+            torch.from_numpy(sign).reshape(shape).to(device),
+        )
+
+
+class SecureNoise(SystemNoise):
+    """Discrete noise sampled exactly by OpenDP, from the system's entropy.
+
+    Args:
+        grid_exponent: Noise and values live on the grid of multiples of
+            2^grid_exponent. None is the finest grid there is; -20 is about three times
+            faster and costs a little privacy, which is charged.
+
+    Raises:
+        MissingExtraError: If OpenDP is not installed.
+    """
+
+    name = "secure"
+    description = "operating system entropy, exact discrete noise (OpenDP)"
+
+    def __init__(self, grid_exponent: int | None = None) -> None:
+        if grid_exponent is not None and (
+            isinstance(grid_exponent, bool)
+            or not isinstance(grid_exponent, int)
+            or not _FINEST_GRID <= grid_exponent <= 1023
+        ):
+            raise InvalidArgumentError(
+                "grid_exponent must be None or a whole number from "
+                f"{_FINEST_GRID} to 1023, got {grid_exponent!r}."
+            )
+        _opendp()  # fail here, not at the first release
+        self.grid_exponent = grid_exponent
+
+    def add_gaussian(self, private_value: Tensor, std: float) -> Tensor:
+        """Return the value on the grid plus discrete Gaussian noise."""
+        return self._invoke("gaussian", private_value, std)
+
+    def add_laplace(self, private_value: Tensor, scale: float) -> Tensor:
+        """Return the value on the grid plus discrete Laplace noise."""
+        return self._invoke("laplace", private_value, scale)
+
+    def noisy_argmax(self, private_chunks: Iterable[Tensor], scale: float) -> Tensor:
+        """Return the index of the largest score after exact Gumbel noise."""
+        scores = torch.cat(list(private_chunks), dim=-1).double()
+        broken = ~scores.isfinite().all(dim=-1, keepdim=True)
+        scores = torch.where(broken, torch.zeros_like(scores), scores)
+        dp = _opendp()
+        choose = dp.m.make_noisy_max(
+            dp.vector_domain(dp.atom_domain(T=float, nan=False)),
+            dp.linf_distance(T=float),
+            dp.zero_concentrated_divergence(),  # the measure that samples Gumbel noise
+            scale=scale,
+        )
+        rows = scores.reshape(-1, scores.shape[-1]).cpu().numpy()
+        chosen = [choose(row) for row in rows]
+        return torch.tensor(chosen, device=scores.device).reshape(scores.shape[:-1])
+
+    def gaussian_rho(self, *, size: int, std: float, sensitivity: float) -> float:
+        """Return the zCDP cost of ``size`` numbers with this noise, rounding included.
+
+        Only what zCDP says is proven for discrete Gaussian noise on many coordinates.
+        """
+        return _measurement("gaussian", size, std, self.grid_exponent).map(sensitivity)
+
+    def laplace_epsilon(self, *, size: int, scale: float, sensitivity: float) -> float:
+        """Return the pure cost of ``size`` numbers with this noise."""
+        return _measurement("laplace", size, scale, self.grid_exponent).map(sensitivity)
+
+    def _invoke(self, kind: str, private_value: Tensor, scale: float) -> Tensor:
+        # OpenDP turns nan into a number and infinities into the largest doubles.
+        value = private_value.double().nan_to_num(0.0, 0.0, 0.0)
+        measure = _measurement(kind, value.numel(), scale, self.grid_exponent)
+        noisy = measure(value.reshape(-1).cpu().numpy())
+        return torch.tensor(
+            noisy, dtype=private_value.dtype, device=private_value.device
+        ).reshape(private_value.shape)
+
+
+def make_noise_source(
+    generator: torch.Generator | None, secure: bool | SecureNoise
+) -> NoiseSource:
+    """Return the source that a mechanism's two arguments ask for."""
+    if generator is not None and secure:
+        raise InvalidArgumentError(
+            "generator and secure exclude each other: seeded noise can be repeated, "
+            f"secure noise must not be; got generator={generator!r}, secure={secure!r}."
+        )
+    if isinstance(secure, SecureNoise):
+        return secure
+    if secure is True:
+        return SecureNoise()
+    if secure is not False:
+        raise InvalidArgumentError(
+            f"secure must be True, False or a SecureNoise, got {secure!r}."
+        )
+    return SystemNoise() if generator is None else SeededNoise(generator)
+
+
+def _larger(
+    best: tuple[Tensor, Tensor] | None, noisy: Tensor, offset: int
+) -> tuple[Tensor, Tensor]:
+    """Return the running maximum and its index after one more chunk."""
+    value, index = noisy.max(dim=-1)
+    index = index + offset
+    if best is None:
+        return value, index
+    better = value > best[0]
+    return torch.where(better, value, best[0]), torch.where(better, index, best[1])
+
+
+def _opendp() -> Any:
+    opendp = import_extra("opendp.prelude", extra="secure", purpose="secure=True")
+    opendp.enable_features("contrib")
+    return opendp
+
+
+@lru_cache(maxsize=64)
+def _measurement(kind: str, size: int, scale: float, grid_exponent: int | None) -> Any:
+    dp = _opendp()
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
+    if kind == "gaussian":
+        metric, make = dp.l2_distance(T=float), dp.m.make_gaussian
+    else:
+        metric, make = dp.l1_distance(T=float), dp.m.make_laplace
+    return make(domain, metric, scale=scale, k=grid_exponent)
