@@ -95,7 +95,10 @@ class SQLiteStore:
         rows = self._connect().execute(
             "SELECT id, charge FROM charges WHERE id > ? ORDER BY id", (number,)
         )
-        return [(row[0], json.loads(row[1])) for row in rows]
+        try:
+            return [(row[0], json.loads(row[1])) for row in rows]
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise LedgerError(f"The ledger {self.path} is damaged: {error}.") from error
 
     def close(self) -> None:
         """Close the file. A later call opens it again."""
@@ -161,6 +164,7 @@ def _check(path: Path) -> None:
             f"{path} is an SQLite file of another program, not a ledger. It was left "
             "as it is; give another path."
         )
+    page_size = int.from_bytes(header[16:18], "big")
     try:
         with contextlib.closing(
             sqlite3.connect(
@@ -172,6 +176,8 @@ def _check(path: Path) -> None:
             verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
     except sqlite3.DatabaseError as error:
         verdict = str(error)
+    if path.stat().st_size % page_size:  # SQLite would fill up a cut page with zeros
+        verdict = "its last page is cut short"
     if verdict != "ok":
         raise LedgerError(
             f"The ledger {path} is damaged ({verdict}), so what was spent is "

@@ -20,6 +20,7 @@ References:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ from torch import Tensor
 from botorch_dp._checks import check_count, check_positive, check_probability
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.guarantees import GDP, Guarantee, PureDP
+
+FloatArray: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = Any  # a count, or an array of counts
 
 _MOST_THRESHOLDS = 512
 
@@ -95,10 +99,10 @@ def audit_mu(
     x, y = _check_samples(samples, neighbour_samples)
     alpha = (1 - check_probability("confidence", confidence)) / 2
 
-    def bound(false_positives: int, false_negatives: int, num: int) -> float:
+    def bound(false_positives: Counts, false_negatives: Counts, num: int) -> FloatArray:
         error_one = _upper(false_positives, num, alpha)
         error_two = _upper(false_negatives, num, alpha)
-        return float(-ndtri(error_one) - ndtri(error_two))
+        return -ndtri(error_one) - ndtri(error_two)
 
     return _audit_threshold(x, y, bound, "mu", confidence, threshold)
 
@@ -124,13 +128,12 @@ def audit_epsilon(
     x, y = _check_samples(samples, neighbour_samples)
     alpha = (1 - check_probability("confidence", confidence)) / 4
 
-    def bound(false_positives: int, false_negatives: int, num: int) -> float:
+    def bound(false_positives: Counts, false_negatives: Counts, num: int) -> FloatArray:
         # The event above the threshold, and the one below it from the other side.
-        ratios = (
+        return np.maximum(
             _log_odds(num - false_negatives, false_positives, num, alpha, delta),
             _log_odds(num - false_positives, false_negatives, num, alpha, delta),
         )
-        return max(ratios)
 
     return _audit_threshold(x, y, bound, "epsilon", confidence, threshold)
 
@@ -167,21 +170,19 @@ def audit_epsilon_finite(
         raise InvalidArgumentError(
             f"samples must lie below num_outcomes={num_outcomes}, got larger ones."
         )
-    best, event = (-math.inf, True), np.zeros(num_outcomes, dtype=bool)
-    for forward in (True, False):
-        many, few = (counts[0], counts[2]) if forward else (counts[2], counts[0])
+    best, event, forward = -math.inf, np.arange(0), True
+    for direction in (True, False):
+        many, few = (counts[0], counts[2]) if direction else (counts[2], counts[0])
         order = np.argsort(-(many + 0.5) / (few + 0.5), kind="stable")
-        for size in range(1, num_outcomes):
-            chosen = order[:size]
-            hits, misses = many[chosen].sum(), few[chosen].sum()
-            score = _log_odds(hits, misses, half, alpha, delta)
-            if score > best[0]:
-                best = (score, forward)
-                event = np.isin(np.arange(num_outcomes), chosen)
-    many, few = (counts[1], counts[3]) if best[1] else (counts[3], counts[1])
+        hits, misses = many[order].cumsum(), few[order].cumsum()
+        scores = _log_odds(hits, misses, half, alpha, delta)[:-1]  # not all outcomes
+        if scores.max() > best:
+            size = int(scores.argmax()) + 1
+            best, event, forward = float(scores.max()), order[:size], direction
+    many, few = (counts[1], counts[3]) if forward else (counts[3], counts[1])
     num = len(x) - half
-    found = _log_odds(int(many[event].sum()), int(few[event].sum()), num, alpha, delta)
-    return AuditResult(max(0.0, found), "epsilon", confidence, num)
+    found = _log_odds(many[event].sum(), few[event].sum(), num, alpha, delta)
+    return AuditResult(max(0.0, float(found)), "epsilon", confidence, num)
 
 
 def worst_log_ratio(log_probabilities: Tensor, neighbour: Tensor) -> float:
@@ -231,9 +232,9 @@ def mu_audit_power(
 
 
 def _audit_threshold(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    bound: Callable[[int, int, int], float],
+    x: FloatArray,
+    y: FloatArray,
+    bound: Callable[[Counts, Counts, int], FloatArray],
     unit: str,
     confidence: float,
     threshold: float | None,
@@ -242,15 +243,14 @@ def _audit_threshold(
         half = len(x) // 2
         sign, threshold = _learn_threshold(x[:half], y[:half], bound)
         x, y = sign * x[half:], sign * y[half:]
-    errors_x, errors_y = int((x > threshold).sum()), int((y <= threshold).sum())
-    found = bound(errors_x, errors_y, len(x))
+    found = float(bound((x > threshold).sum(), (y <= threshold).sum(), len(x)))
     return AuditResult(max(0.0, found), unit, confidence, len(x))
 
 
 def _learn_threshold(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    bound: Callable[[int, int, int], float],
+    x: FloatArray,
+    y: FloatArray,
+    bound: Callable[[Counts, Counts, int], FloatArray],
 ) -> tuple[float, float]:
     """Return the direction and the threshold that do best on these samples."""
     sign = 1.0 if y.mean() >= x.mean() else -1.0
@@ -259,21 +259,21 @@ def _learn_threshold(
     candidates = both[:: max(1, len(both) // _MOST_THRESHOLDS)]
     above = len(x) - np.searchsorted(x, candidates, side="right")
     below = np.searchsorted(y, candidates, side="right")
-    scores = [bound(a, b, len(x)) for a, b in zip(above, below, strict=True)]
-    return sign, float(candidates[int(np.argmax(scores))])
+    return sign, float(candidates[np.argmax(bound(above, below, len(x)))])
 
 
-def _log_odds(hits: int, misses: int, num: int, alpha: float, delta: float) -> float:
+def _log_odds(
+    hits: Counts, misses: Counts, num: int, alpha: float, delta: float
+) -> FloatArray:
     """Return a lower bound on log((P(event) - delta) / Q(event))."""
-    likely = 0.0 if hits == 0 else float(beta.ppf(alpha, hits, num - hits + 1))
-    if likely <= delta:
-        return -math.inf
-    return math.log((likely - delta) / float(_upper(misses, num, alpha)))
+    likely = 1.0 - _upper(num - np.asarray(hits), num, alpha)
+    with np.errstate(divide="ignore"):
+        return np.log(np.maximum(likely - delta, 0.0)) - np.log(
+            _upper(misses, num, alpha)
+        )
 
 
-def _upper(
-    count: int | NDArray[np.float64], num: int, alpha: float
-) -> float | NDArray[np.float64]:
+def _upper(count: Counts, num: int, alpha: float) -> FloatArray:
     """Return the upper Clopper-Pearson limit on a probability, at level alpha."""
     count = np.asarray(count, dtype=np.float64)
     limit = beta.ppf(1 - alpha, count + 1, np.maximum(num - count, 1e-300))
@@ -282,7 +282,7 @@ def _upper(
 
 def _check_samples(
     samples: Tensor, neighbour_samples: Tensor
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     for name, value in (("samples", samples), ("neighbour_samples", neighbour_samples)):
         if not isinstance(value, Tensor) or value.dim() != 1 or len(value) < 4:
             shape = tuple(value.shape) if isinstance(value, Tensor) else value

@@ -43,6 +43,7 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
     check_private_tensor("private_rows", private_rows, min_dim=1)
     check_choice("norm", norm, tuple(_NORMS))
     bound = _check_bound(bound, private_rows.dtype)
+    private_rows = private_rows.detach()
     unit_rows, largest, finite = _scale_to_unit(private_rows)
     unit_norms = _norms(unit_rows, norm)  # between 1 and d for rows that are not zero
 
@@ -72,7 +73,7 @@ def mallows_weights(private_rows: Tensor, constant: float) -> Tensor:
     """
     check_private_tensor("private_rows", private_rows, min_dim=1)
     constant = check_positive("constant", constant)
-    unit_rows, largest, finite = _scale_to_unit(private_rows)
+    unit_rows, largest, finite = _scale_to_unit(private_rows.detach())
     norms = largest * _norms(unit_rows, "l2")
     # Divided twice by the norm, not once by its square, which would overflow first.
     weights = (constant / norms / norms).clamp(max=1.0)
@@ -109,7 +110,7 @@ def private_clipping_diagnostics(
     check_private_tensor("private_rows", private_rows, min_dim=1)
     check_choice("norm", norm, tuple(_NORMS))
     bound = _check_bound(bound, private_rows.dtype)
-    unit_rows, largest, finite = _scale_to_unit(private_rows)
+    unit_rows, largest, finite = _scale_to_unit(private_rows.detach())
     norms = (largest * _norms(unit_rows, norm))[finite]
     return PrivateClippingDiagnostics(
         num_rows=finite.numel(),
@@ -126,7 +127,6 @@ def _scale_to_unit(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         The rows (zero where not finite), their largest entries in double precision,
         and whether they are finite; the last two with a last dimension of one.
     """
-    rows = rows.detach()
     largest = rows.abs().amax(dim=-1, keepdim=True)  # ... x 1; nan and inf come through
     finite = largest.isfinite()
     largest = torch.where(finite, largest, torch.zeros_like(largest))

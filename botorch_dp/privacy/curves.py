@@ -167,6 +167,27 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return max(0.0, float(best.fun))
 
 
+def zcdp_delta(rho: float, epsilon: float) -> float:
+    """Smallest delta known for which rho-zCDP gives (epsilon, delta)-DP.
+
+    The inverse of :func:`zcdp_epsilon`, at the best of all orders again.
+    """
+
+    def log_delta(log_excess: float) -> float:
+        excess = math.exp(log_excess)  # order - 1
+        order = 1.0 + excess
+        return excess * (rho * order - epsilon + math.log1p(-1 / order)) - math.log(
+            order
+        )
+
+    # Without the small terms the best order is (1 + epsilon/rho)/2.
+    guess = math.log(max(1e-3, (epsilon / rho - 1) / 2))
+    best = minimize_scalar(
+        log_delta, bounds=(guess - 5, guess + 5), options={"xatol": 1e-9}
+    )
+    return math.exp(min(0.0, float(best.fun)))
+
+
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Largest rho such that ``zcdp_epsilon(rho, delta)`` is at most ``epsilon``."""
 

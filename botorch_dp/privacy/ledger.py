@@ -252,7 +252,7 @@ class Ledger:
         after = self._accountant.plus(event, count).spent_of(self._cap)
         raise BudgetExceededError(
             f"{count} x {event!r} would bring the spending from {before.unit}="
-            f"{before.amount:.6g} to {after.amount:.6g}, past the cap {self._cap!r}. "
+            f"{before.amount:.8g} to {after.amount:.8g}, past the cap {self._cap!r}. "
             "Nothing was recorded and nothing drawn."
         )
 

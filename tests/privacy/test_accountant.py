@@ -1,0 +1,449 @@
+"""The accountant against closed forms, loops and other accountants' wrong answers."""
+
+import itertools
+import math
+import time
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus import PrivacyEngine
+from opacus.accountants import GaussianAccountant, create_accountant
+from opacus.accountants.utils import get_noise_multiplier
+from scipy.special import gammaln
+
+from botorch_dp import GDP, RDP, ApproxDP, LaplaceMechanism, PrivacyAccountant, PureDP
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import (
+    ApproxEvent,
+    ExponentialEvent,
+    FixedSizeGaussianEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    PrivacyEvent,
+    PureEvent,
+    ZCDPEvent,
+)
+from botorch_dp.privacy.events import RDP_ORDERS
+
+EVENTS = [
+    GaussianEvent(2.0),
+    ZCDPEvent(0.05),
+    LaplaceEvent(3.0),
+    PureEvent(0.2),
+    ExponentialEvent(0.3),
+    ApproxEvent(0.1, 1e-7),
+    PoissonGaussianEvent(1.5, 0.1),
+    FixedSizeGaussianEvent(2.0, 10, 100),
+]
+
+
+def account(*events):
+    accountant = PrivacyAccountant()
+    for event, count in events:
+        accountant.compose(event, count)
+    return accountant
+
+
+def optimal_pure_composition(epsilon, count, delta):
+    """Kairouz, Oh and Viswanath, Theorem 3.3, by bisection on their sum."""
+    k = np.arange(count + 1)
+    log_binomial = gammaln(count + 1) - gammaln(k + 1) - gammaln(count - k + 1)
+    log_p = log_binomial + k * epsilon - count * np.log1p(np.exp(epsilon))
+    loss = (2 * k - count) * epsilon
+
+    def achieved(total):
+        return np.sum(np.exp(log_p) * np.maximum(0.0, -np.expm1(total - loss)))
+
+    low, high = 0.0, count * epsilon
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if achieved(middle) <= delta else (middle, high)
+    return high
+
+
+class TestExactGaussian:
+    @given(zs=st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20))
+    def test_mu_squared_adds_up(self, zs):
+        accountant = account(*((GaussianEvent(z), 1) for z in zs))
+        mu = math.sqrt(sum(z**-2 for z in zs))
+        assert accountant.to_gdp().mu == pytest.approx(mu)
+        assert accountant.get_epsilon(1e-5) == pytest.approx(GDP(mu).epsilon(1e-5))
+        assert accountant.get_delta(1.0) == pytest.approx(GDP(mu).delta(1.0))
+        assert accountant.spent(1e-5).method == "exact Gaussian composition"
+
+    def test_dp_accounting_agrees(self):
+        oracle = PLDAccountant()
+        oracle.compose(dp_accounting.GaussianDpEvent(3.0), 5)
+        found = account((GaussianEvent(3.0), 5)).get_epsilon(1e-5)
+        assert found == pytest.approx(oracle.get_epsilon(1e-5), abs=1e-6)
+
+    def test_a_thousand_different_ones_take_milliseconds(self):
+        # Not a timed test: PLD of 1,000 different events would take 14 s, so that a
+        # wide margin tells the closed form from anything else.
+        zs = np.linspace(5.0, 50.0, 1000)
+        accountant = account(*((GaussianEvent(z), 1) for z in zs))
+        start = time.perf_counter()
+        found = accountant.get_epsilon(1e-5)
+        assert time.perf_counter() - start < 1.0
+        assert found == pytest.approx(GDP(math.sqrt((zs**-2.0).sum())).epsilon(1e-5))
+
+    def test_sampling_rate_one_is_no_sampling(self):
+        found = account((PoissonGaussianEvent(2.0, 1.0), 4), (GaussianEvent(1.0), 1))
+        assert found.to_gdp().mu == pytest.approx(math.sqrt(2.0))
+
+    def test_nothing_released(self):
+        accountant = PrivacyAccountant()
+        assert accountant.get_epsilon(1e-5) == 0.0
+        assert accountant.get_delta(0.0) == 0.0
+        assert accountant.to_gdp() is None
+        assert len(accountant) == 0
+
+
+class TestPublishedNumbers:
+    @pytest.mark.parametrize(
+        ("rate", "noise", "steps", "epsilon"),
+        [
+            (0.01, 1.0, 100, 0.7180),
+            (0.01, 1.0, 1000, 1.8282),
+            (0.25, 1.0, 100, 18.463),
+            (0.25, 1.0, 1000, 82.549),
+        ],
+    )
+    def test_poisson(self, rate, noise, steps, epsilon):
+        accountant = account((PoissonGaussianEvent(noise, rate), steps))
+        assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-4)
+
+    @pytest.mark.parametrize(
+        ("rate", "noise", "exact"),
+        [(0.15, 1, 3.96), (0.25, 1, 7.05), (0.5, 1, 15.71), (0.25, 1.2, 5.15)],
+    )
+    def test_federated_paper_exact(self, rate, noise, exact):
+        accountant = account((PoissonGaussianEvent(noise, rate), 40))
+        found = accountant.get_epsilon(200**-1.1)
+        assert found == pytest.approx(exact, abs=5e-3)
+
+    def test_a_thousand_identical_ones_take_a_moment(self):
+        start = time.perf_counter()
+        account((PoissonGaussianEvent(1.1, 0.2), 1000)).get_epsilon(1e-5)
+        assert time.perf_counter() - start < 10.0  # a loop would take ten minutes
+
+
+class TestPitfalls:
+    """What other accountants get wrong, shown to be wrong there and right here."""
+
+    def test_central_limit_gdp_is_never_reported(self):
+        with pytest.warns(UserWarning, match="experimental"):
+            opacus = GaussianAccountant()
+        opacus.history = [(1.0, 0.01, 100)]
+        assert opacus.get_epsilon(1e-5) == pytest.approx(0.4575, abs=1e-4)
+        ours = account((PoissonGaussianEvent(1.0, 0.01), 100))
+        assert ours.get_epsilon(1e-5) == pytest.approx(0.7180, abs=1e-4)
+        assert ours.to_gdp() is None
+
+    def test_randomized_response_keeps_its_multiplicity(self):
+        # (1 - p/2) / (p/2) = e^0.1
+        p = 2 / (1 + math.exp(0.1))
+        library = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+        library.compose(dp_accounting.RandomizedResponseDpEvent(p, 2), 100)
+        assert library.get_epsilon(1e-5) == pytest.approx(0.100, abs=1e-3)
+        ours = account((PureEvent(0.1), 100)).get_epsilon(1e-5)
+        assert ours == pytest.approx(4.31, abs=5e-3)
+
+    def test_adjacency_is_not_applied_twice(self):
+        gaussian = dp_accounting.GaussianDpEvent(1.0)
+        doubled = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+        doubled.compose(gaussian)
+        assert doubled.get_epsilon(1e-5) == pytest.approx(9.997256, abs=1e-5)
+        # Mixed with an event that forces PLD and RDP, the Gaussian stays one.
+        tiny = account((GaussianEvent(1.0), 1), (LaplaceEvent(1e4), 1))
+        assert tiny.get_epsilon(1e-5) == pytest.approx(4.377178, rel=2e-3)
+
+    @pytest.mark.parametrize("bad", [math.nan, -1.0, 0.0, math.inf])
+    def test_bad_noise_is_rejected_and_erases_nothing(self, bad):
+        accountant = PrivacyAccountant()
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        before = accountant.get_epsilon(1e-5)
+        with pytest.raises(InvalidArgumentError, match="noise_multiplier"):
+            accountant.step(noise_multiplier=bad, sample_rate=0.1)
+        with pytest.raises(InvalidArgumentError, match="sampling_rate"):
+            accountant.step(noise_multiplier=1.0, sample_rate=2.0 if bad == 0 else bad)
+        assert accountant.history == [(1.0, 0.1, 1)]
+        assert accountant.get_epsilon(1e-5) == before
+
+    def test_opacus_erases_its_history(self):
+        with pytest.warns(UserWarning, match="experimental"):
+            opacus = GaussianAccountant()
+        opacus.step(noise_multiplier=1.0, sample_rate=0.1)
+        with pytest.raises(ValueError, match="constant"):
+            opacus.step(noise_multiplier=2.0, sample_rate=0.1)
+        assert opacus.history == []
+
+    def test_exponential_mechanism_takes_the_smaller_of_two(self):
+        many = account((ExponentialEvent(0.1), 100))
+        assert many.spent(1e-5).method == "zCDP composition"
+        assert many.get_epsilon(1e-5) < 4.31 / 1.9
+        one = account((ExponentialEvent(1.0), 1))
+        assert one.get_epsilon(1e-5) == pytest.approx(
+            PureDP(1.0).to_approx(1e-5).epsilon
+        )
+
+    def test_coordinates_of_laplace_noise_never_cost_more_than_one(self):
+        # LaplaceEvent treats a vector as one coordinate that takes all of the L1
+        # sensitivity. Splitting it between two coordinates must be dominated.
+        make = privacy_loss_distribution.from_laplace_mechanism
+        for share, epsilon in itertools.product((0.5, 0.2), (0.3, 1.0, 4.0)):
+            whole = make(1 / epsilon)
+            split = make(1 / (share * epsilon)).compose(
+                make(1 / ((1 - share) * epsilon))
+            )
+            for at in np.linspace(0.0, epsilon, 30):
+                assert split.get_delta_for_epsilon(at) <= (
+                    whole.get_delta_for_epsilon(at) + 1e-9
+                )
+
+
+class TestComposition:
+    @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+    def test_multiplicity_equals_a_loop(self, event):
+        loop = PrivacyAccountant()
+        for _ in range(7):
+            loop.compose(event)
+        counted = account((event, 7))
+        assert counted.get_epsilon(1e-5) == loop.get_epsilon(1e-5)
+        assert counted.get_epsilon(1e-5) > account((event, 6)).get_epsilon(1e-5)
+        assert len(counted) == 7
+
+    @settings(deadline=None, max_examples=20)
+    @given(epsilon=st.floats(0.01, 1.0), count=st.integers(1, 40))
+    def test_pure_events_reach_the_optimal_composition(self, epsilon, count):
+        found = account((PureEvent(epsilon), count)).get_epsilon(1e-5)
+        optimal = optimal_pure_composition(epsilon, count, 1e-5)
+        assert found >= optimal - 1e-9
+        assert found == pytest.approx(optimal, rel=1e-3, abs=1e-4)
+
+    @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+    def test_delta_and_epsilon_agree(self, event):
+        accountant = account((event, 5))
+        epsilon = accountant.get_epsilon(1e-3)
+        assert accountant.get_delta(epsilon) <= 1e-3 * 1.02
+
+    def test_any_mixture_has_a_bound_no_larger_than_adding_up(self):
+        mixed = account(*((event, 2) for event in EVENTS if event.pure_epsilon))
+        pure = sum(2 * event.pure_epsilon for event in EVENTS if event.pure_epsilon)
+        assert 0 < mixed.get_epsilon(1e-5) < pure
+
+    def test_fixed_size_sampling(self):
+        amplified = account((FixedSizeGaussianEvent(2.0, 50, 1000), 100))
+        everyone = account((GaussianEvent(2.0), 100))
+        assert amplified.spent(1e-5).method == "RDP (dp-accounting)"
+        assert amplified.get_epsilon(1e-5) < everyone.get_epsilon(1e-5) / 5
+        # Where the Renyi bound of sampling is loose, all records still bound it.
+        nearly_all = account((FixedSizeGaussianEvent(1.0, 999, 1000), 1))
+        assert nearly_all.get_epsilon(1e-5) <= GDP(1.0).epsilon(1e-5) * 1.001
+
+    def test_too_many_groups_fall_back_to_renyi(self):
+        rates = np.linspace(0.01, 0.02, 70)
+        found = account(*((PoissonGaussianEvent(1.0, q), 1) for q in rates))
+        assert found.spent(1e-5).method == "RDP (dp-accounting)"
+        assert math.isfinite(found.get_delta(3.0))
+
+    def test_only_zcdp_known(self):
+        accountant = account((ZCDPEvent(0.5), 1))
+        exact = GDP(1.0).epsilon(1e-5)  # the Gaussian of the same rho
+        assert exact < accountant.get_epsilon(1e-5) < 1.1 * exact
+        assert accountant.get_delta(exact) >= 1e-5
+
+
+class TestBudgets:
+    @pytest.mark.parametrize(
+        ("budget", "event"),
+        [
+            (GDP(1.0), GaussianEvent(5.0)),
+            (RDP(4.0, 2.0), GaussianEvent(5.0)),
+            (ApproxDP(GDP(1.0).epsilon(1e-5), 1e-5), GaussianEvent(5.0)),
+            (PureDP(5.0), LaplaceEvent(5.0)),
+            (PureDP(5.0), ExponentialEvent(0.2)),
+        ],
+    )
+    def test_exactly_25_fit(self, budget, event):
+        assert account((event, 25)).within(budget)
+        assert not account((event, 26)).within(budget)
+        assert (
+            account((event, 25))
+            .spent_of(budget)
+            .within(account((event, 25)).spent_of(budget).amount)
+        )
+
+    def test_rounding_does_not_refuse_the_last_step(self):
+        for steps in range(1, 200):
+            noise_multiplier = math.sqrt(steps) / 0.7
+            assert account((GaussianEvent(noise_multiplier), steps)).within(GDP(0.7))
+
+    def test_pure_events_fit_into_gdp(self):
+        event = PureEvent(0.5)
+        mu = account((event, 1)).spent_of(GDP(1.0)).amount
+        assert GDP(mu).to_pure().epsilon == pytest.approx(0.5)
+
+    @pytest.mark.parametrize(
+        ("budget", "event"),
+        [
+            (GDP(100.0), PoissonGaussianEvent(10.0, 0.1)),
+            (GDP(100.0), ZCDPEvent(1e-6)),
+            (PureDP(100.0), GaussianEvent(100.0)),
+            (RDP(2000.0, 1e6), LaplaceEvent(1.0)),
+            (RDP(2.0, 1e6), ApproxEvent(1e-3, 1e-9)),
+        ],
+    )
+    def test_what_cannot_be_expressed_does_not_fit(self, budget, event):
+        assert account((event, 1)).spent_of(budget).amount == math.inf
+        assert not account((event, 1)).within(budget)
+
+    def test_renyi_at_an_order_between(self):
+        event = LaplaceEvent(2.0)
+        found = account((event, 1)).spent_of(RDP(2.5, 1.0)).amount
+        index = list(RDP_ORDERS).index(3.0)
+        assert found == event.rdp()[index]
+
+    def test_left(self):
+        assert account((GaussianEvent(2.0), 1)).spent_of(GDP(1.0)).left(
+            1.0
+        ) == pytest.approx(math.sqrt(0.75))
+        assert account((PureEvent(0.4), 1)).spent_of(PureDP(1.0)).left(1.0) == 0.6
+
+
+class TestOpacus:
+    @pytest.mark.default_device
+    def test_trains_a_model_then_takes_a_laplace_release(self):
+        torch.manual_seed(0)
+        data = torch.utils.data.TensorDataset(
+            torch.randn(64, 4), torch.randint(0, 2, (64,))
+        )
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = PrivacyEngine(accountant="botorch_dp")
+        model, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=torch.utils.data.DataLoader(data, batch_size=16),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        for features, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(features), labels).backward()
+            optimizer.step()
+        accountant = engine.accountant
+        assert isinstance(accountant, PrivacyAccountant)
+        assert accountant.history == [(1.0, 0.25, len(loader))]
+        trained = engine.get_epsilon(1e-5)
+        oracle = account((PoissonGaussianEvent(1.0, 0.25), len(loader)))
+        assert trained == oracle.get_epsilon(1e-5)
+
+        mechanism = LaplaceMechanism(PureDP(0.5), sensitivity=1.0, adjacency="zero_out")
+        mechanism.release(torch.zeros(1), ledger=accountant)
+        total = engine.get_epsilon(1e-5)
+        assert trained < total < trained + 0.5
+        assert len(accountant) == len(loader) + 1
+
+    def test_calibrates_opacus_noise(self):
+        noise = get_noise_multiplier(
+            target_epsilon=2.0,
+            target_delta=1e-5,
+            sample_rate=0.05,
+            steps=50,
+            accountant="botorch_dp",
+        )
+        found = account((PoissonGaussianEvent(noise, 0.05), 50)).get_epsilon(1e-5)
+        assert found == pytest.approx(2.0, abs=0.02)
+
+    def test_state_round_trips_through_opacus(self):
+        accountant = create_accountant("botorch_dp")
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        accountant.step(noise_multiplier=2.0, sample_rate=0.1)
+        for event in EVENTS:
+            accountant.compose(event, 3)
+        other = create_accountant("botorch_dp")
+        other.load_state_dict(accountant.state_dict())
+        assert other.history == [(1.0, 0.1, 2), (2.0, 0.1, 1)]
+        assert other.groups() == accountant.groups()
+        assert other.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            {"mechanism": "botorch_dp", "history": [(math.nan, 0.1, 1)]},
+            {"mechanism": "botorch_dp", "history": [(1.0, 0.1, -1)]},
+            {"mechanism": "rdp", "history": []},
+            {
+                "mechanism": "botorch_dp",
+                "history": [],
+                "events": [{"type": "GaussianEvent", "noise_multiplier": 1.0}],
+            },
+            {
+                "mechanism": "botorch_dp",
+                "history": [],
+                "events": [{"type": "Unknown", "count": 1}],
+            },
+        ],
+    )
+    def test_a_bad_state_changes_nothing(self, state):
+        accountant = account((GaussianEvent(1.0), 1))
+        with pytest.raises(ValueError, match=r"."):
+            accountant.load_state_dict(state)
+        assert accountant.groups() == account((GaussianEvent(1.0), 1)).groups()
+
+
+class TestEvents:
+    @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+    def test_dict_round_trips(self, event):
+        assert PrivacyEvent.from_dict(event.to_dict()) == event
+
+    def test_the_base_event_claims_nothing(self):
+        event = PrivacyEvent()
+        assert event.pld(1e-4) is None
+        assert np.isinf(event.rdp()).all()
+        assert (event.gdp_mu, event.zcdp_rho, event.pure_epsilon) == (None, None, None)
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1"])
+    @pytest.mark.parametrize(
+        ("make", "name"),
+        [
+            (lambda bad: GaussianEvent(bad), "noise_multiplier"),
+            (lambda bad: LaplaceEvent(bad), "noise_multiplier"),
+            (lambda bad: ZCDPEvent(bad), "rho"),
+            (lambda bad: PureEvent(bad), "epsilon"),
+            (lambda bad: ExponentialEvent(bad), "epsilon"),
+            (lambda bad: ApproxEvent(1.0, bad), "delta"),
+            (lambda bad: PoissonGaussianEvent(1.0, bad), "sampling_rate"),
+            (lambda bad: FixedSizeGaussianEvent(1.0, bad, 10), "sample_size"),
+        ],
+    )
+    def test_bad_numbers(self, make, name, bad):
+        with pytest.raises(InvalidArgumentError, match=name):
+            make(bad)
+
+    def test_more_sampled_than_there_are(self):
+        with pytest.raises(InvalidArgumentError, match=r"sample_size.*10.*11"):
+            FixedSizeGaussianEvent(1.0, 11, 10)
+        with pytest.raises(InvalidArgumentError, match=r"sampling_rate.*1\.1"):
+            PoissonGaussianEvent(1.0, 1.1)
+
+    @pytest.mark.parametrize(
+        ("event", "count", "match"),
+        [("gaussian", 1, "event.*'gaussian'"), (GaussianEvent(1.0), 0, "count.*0")],
+    )
+    def test_bad_composition(self, event, count, match):
+        with pytest.raises(InvalidArgumentError, match=match):
+            PrivacyAccountant().compose(event, count)
+
+    @pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+    def test_bad_delta(self, delta):
+        with pytest.raises(InvalidArgumentError, match="delta"):
+            account((GaussianEvent(1.0), 1)).get_epsilon(delta)

@@ -1,0 +1,163 @@
+"""Certificates say everything, and say it again after a round trip."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from botorch_dp import (
+    GDP,
+    ApproxDP,
+    Certificate,
+    GaussianMechanism,
+    LaplaceMechanism,
+    Ledger,
+    PureDP,
+)
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import GaussianEvent
+
+
+@pytest.fixture
+def ledger(generator, double):
+    ledger = Ledger(cap=ApproxDP(8.0, 1e-6))
+    mechanism = GaussianMechanism(GDP(0.5), sensitivity=1.0, generator=generator)
+    for _ in range(4):
+        mechanism.release(torch.zeros(2, **double), ledger=ledger)
+    return ledger
+
+
+class TestContent:
+    def test_numbers_are_the_accountants(self, ledger):
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.guarantee == GDP(1.0)
+        assert certificate.num_releases == 4
+        assert list(certificate.epsilons) == [1e-3, 1e-5, 1e-6, 1e-7]
+        for delta, epsilon in certificate.epsilons.items():
+            assert epsilon == pytest.approx(GDP(1.0).epsilon(delta))
+
+    def test_text_says_who_how_and_under_what(self, ledger):
+        text = str(
+            Certificate.from_ledger(
+                ledger,
+                unit="user",
+                assumptions=("under the GP prior of k",),
+                parameters={"clip_norm": 1.0},
+            )
+        )
+        for part in (
+            "FOR EXPERIMENTS ONLY",
+            "every user",
+            "replace_one: one user is replaced by any other",
+            "GDP(mu=1)",
+            "4.37718 at delta=1e-05",
+            "exact Gaussian composition, 4 release(s)",
+            "under the GP prior of k",
+            "seeded noise: for experiments only",
+            "side channels",
+            "low bits of floating-point noise",
+            "clip_norm=1.0",
+            "botorch-dp 0.1",
+            "torch 2.",
+        ):
+            assert part in text
+
+    def test_worst_case_is_the_default_assumption(self, ledger):
+        assert "worst case" in str(Certificate.from_ledger(ledger))
+
+    def test_system_and_secure_noise(self, double):
+        system, secure = Ledger(), Ledger()
+        value = torch.zeros(2, **double)
+        LaplaceMechanism(PureDP(1.0), sensitivity=1.0).release(value, ledger=system)
+        LaplaceMechanism(PureDP(1.0), sensitivity=1.0, secure=True).release(
+            value, ledger=secure
+        )
+        texts = [str(Certificate.from_ledger(ledger)) for ledger in (system, secure)]
+        assert not any("EXPERIMENTS" in text for text in texts)
+        assert "low bits of floating-point" in texts[0]
+        assert "low bits of floating-point" not in texts[1]
+        assert "exact discrete noise" in texts[1]
+        assert Certificate.from_ledger(system).guarantee is None
+
+    def test_one_seeded_release_spoils_the_lot(self, ledger, double):
+        GaussianMechanism(GDP(0.1), sensitivity=1.0).release(
+            torch.zeros(2, **double), ledger=ledger
+        )
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.noise == ("seeded", "system")
+        assert certificate.for_experiments_only
+
+    def test_html_is_a_table_with_everything_escaped(self, ledger):
+        certificate = Certificate.from_ledger(
+            ledger, parameters={"note": "<script>alert(1)</script>"}
+        )
+
+        class Cells(HTMLParser):
+            def __init__(self):
+                super().__init__()
+                self.tags, self.text = [], []
+
+            def handle_starttag(self, tag, attrs):
+                self.tags.append(tag)
+
+            def handle_data(self, data):
+                self.text.append(data)
+
+        parser = Cells()
+        parser.feed(certificate._repr_html_())
+        assert "script" not in parser.tags
+        assert parser.tags.count("tr") == len(certificate.rows())
+        for label, text in certificate.rows():
+            assert label in parser.text
+            assert text in parser.text
+
+
+class TestJSON:
+    def test_round_trips(self, ledger, double):
+        certificate = Certificate.from_ledger(
+            ledger, parameters={"clip_norm": 1.0, "steps": 4, "name": "run"}
+        )
+        text = certificate.to_json()
+        again = Certificate.from_json(text)
+        assert again == certificate
+        assert str(again) == str(certificate)
+        assert json.loads(text)["guarantee"] == {"type": "GDP", "mu": 1.0}
+
+    def test_round_trips_without_a_total(self, double):
+        ledger = Ledger()
+        LaplaceMechanism(PureDP(1.0), sensitivity=1.0).release(
+            torch.zeros(2, **double), ledger=ledger
+        )
+        certificate = Certificate.from_ledger(ledger)
+        assert Certificate.from_json(certificate.to_json()) == certificate
+
+    @pytest.mark.parametrize(
+        "text", ["", "{}", "[]", '{"certificate": 2}', '{"certificate": 1, "x": 0}']
+    )
+    def test_other_text(self, text):
+        with pytest.raises(InvalidArgumentError, match="to_json"):
+            Certificate.from_json(text)
+
+    def test_tensors_are_not_json(self, ledger, double):
+        certificate = Certificate.from_ledger(
+            ledger, parameters={"x": torch.zeros(1, **double)}
+        )
+        with pytest.raises(InvalidArgumentError, match="parameters"):
+            certificate.to_json()
+
+
+class TestBadInput:
+    def test_empty_ledger(self):
+        with pytest.raises(InvalidArgumentError, match="at least one charge"):
+            Certificate.from_ledger(Ledger())
+
+    def test_unit(self, ledger):
+        with pytest.raises(InvalidArgumentError, match=r"unit.*'row'"):
+            Certificate.from_ledger(ledger, unit="row")
+
+    def test_noise(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1.0), noise="dice")
+        with pytest.raises(InvalidArgumentError, match=r"noise.*'dice'"):
+            Certificate.from_ledger(ledger)

@@ -1,0 +1,414 @@
+"""The ledger: no overspending, no under-reporting, whatever happens to the process."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import sqlite3
+import threading
+import time
+
+import pytest
+import torch
+
+from botorch_dp import (
+    GDP,
+    RDP,
+    ApproxDP,
+    GaussianMechanism,
+    LaplaceMechanism,
+    Ledger,
+    PureDP,
+)
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    LedgerError,
+)
+from botorch_dp.privacy import GaussianEvent, LaplaceEvent, PureEvent
+from botorch_dp.privacy import _sqlite as sqlite_store
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_ledger(request, tmp_path):
+    def make(cap=None):
+        return Ledger(None if request.param == "memory" else tmp_path / "l.db", cap)
+
+    return make
+
+
+class TestCharging:
+    @pytest.mark.parametrize(
+        ("cap", "event"),
+        [
+            (GDP(1.0), GaussianEvent(2.0)),
+            (ApproxDP(GDP(1.0).epsilon(1e-5), 1e-5), GaussianEvent(2.0)),
+            (RDP(8.0, 4.0), GaussianEvent(2.0)),
+            (PureDP(2.0), PureEvent(0.5)),
+        ],
+    )
+    def test_the_charge_that_would_pass_the_cap_is_refused(
+        self, make_ledger, cap, event
+    ):
+        ledger = make_ledger(cap)
+        for number in range(1, 5):
+            assert ledger.charge(event).number == number
+        with pytest.raises(BudgetExceededError, match="Nothing was recorded"):
+            ledger.charge(event)
+        assert len(ledger) == 4
+        with pytest.raises(BudgetExceededError):
+            make_ledger(cap).charge(event, count=5)
+
+    def test_a_smaller_charge_may_still_fit(self, make_ledger):
+        ledger = make_ledger(PureDP(1.0))
+        ledger.charge(PureEvent(0.9))
+        with pytest.raises(BudgetExceededError, match=r"0\.9 to 1\.1"):
+            ledger.charge(PureEvent(0.2))
+        ledger.charge(PureEvent(0.1))
+
+    def test_what_the_cap_cannot_express_is_refused(self, make_ledger):
+        with pytest.raises(BudgetExceededError, match="inf"):
+            make_ledger(PureDP(100.0)).charge(GaussianEvent(1e6))
+
+    def test_mixtures_within_an_approximate_cap(self, make_ledger):
+        ledger = make_ledger(ApproxDP(2.0, 1e-5))
+        for _ in range(10):
+            ledger.charge(GaussianEvent(10.0))
+            ledger.charge(LaplaceEvent(20.0))
+        assert ledger.spent() <= 2.0
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(LaplaceEvent(0.5))
+        assert len(ledger) == 20
+
+    def test_entries_say_what_when_and_how(self, make_ledger):
+        ledger = make_ledger()
+        entry = ledger.charge(
+            GaussianEvent(2.0),
+            count=3,
+            mechanism="m",
+            adjacency="zero_out",
+            noise="seeded",
+        )
+        assert ledger.entries == (entry,)
+        assert entry.event == GaussianEvent(2.0)
+        assert (entry.count, entry.mechanism, entry.noise) == (3, "m", "seeded")
+        assert entry.time.endswith("+00:00")
+        assert ledger.adjacency == "zero_out"
+
+    def test_one_adjacency(self, make_ledger):
+        ledger = make_ledger()
+        assert ledger.adjacency is None
+        ledger.charge(GaussianEvent(1.0), adjacency="zero_out")
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
+            ledger.charge(GaussianEvent(1.0))
+        assert len(ledger) == 1
+
+    def test_threads_share_a_cap(self, make_ledger):
+        ledger = make_ledger(PureDP(1.0))
+        refused = []
+
+        def spend():
+            for _ in range(20):
+                try:
+                    ledger.charge(PureEvent(0.02))
+                except BudgetExceededError:
+                    refused.append(1)
+
+        threads = [threading.Thread(target=spend) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ledger) == 50
+        assert len(refused) == 30
+
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"event": "gaussian"}, "event.*'gaussian'"),
+            ({"event": GaussianEvent(1.0), "count": 0}, "count.*0"),
+            ({"event": GaussianEvent(1.0), "adjacency": "swap"}, "adjacency.*'swap'"),
+        ],
+    )
+    def test_bad_charges(self, make_ledger, arguments, match):
+        ledger = make_ledger()
+        with pytest.raises(InvalidArgumentError, match=match):
+            ledger.charge(**arguments)
+        assert len(ledger) == 0
+
+    def test_bad_cap(self):
+        with pytest.raises(InvalidArgumentError, match=r"cap.*1\.0"):
+            Ledger(cap=1.0)
+
+
+class TestSummary:
+    def test_says_what_was_spent_on_what_and_what_is_left(self, double):
+        ledger = Ledger(cap=GDP(1.0))
+        gaussian = GaussianMechanism(GDP(0.6), sensitivity=1.0)
+        laplace = LaplaceMechanism(PureDP(0.1), sensitivity=1.0)
+        gaussian.release(torch.zeros(2, **double), ledger=ledger)
+        laplace.release(torch.zeros(2, **double), ledger=ledger)
+        laplace.release(torch.zeros(2, **double), ledger=ledger)
+        text = str(ledger)
+        assert "3 charge(s)" in text
+        assert "cap    GDP(mu=1)" in text
+        assert "left   mu=0.7" in text
+        assert "1 x gaussian" in text
+        assert "2 x laplace" in text
+        assert "at delta=1e-05" in text
+        assert ledger.entries[0].time in text
+        assert ledger.entries[2].time in text
+
+    def test_without_cap_and_at_another_delta(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1.0))
+        text = ledger.summary(delta=1e-3)
+        assert f"epsilon={GDP(1.0).epsilon(1e-3):.6g} at delta=0.001" in text
+        assert "cap" not in text
+
+    def test_delta_of_the_cap_is_the_default(self):
+        ledger = Ledger(cap=ApproxDP(9.0, 1e-7))
+        ledger.charge(GaussianEvent(1.0))
+        assert ledger.spent() == pytest.approx(GDP(1.0).epsilon(1e-7))
+
+
+class TestFile:
+    def test_reopened_it_remembers_everything(self, tmp_path):
+        path = tmp_path / "ledger.db"
+        with Ledger(path, cap=GDP(1.0)) as ledger:
+            ledger.charge(GaussianEvent(2.0), mechanism="first")
+        again = Ledger(path)
+        assert again.cap == GDP(1.0)
+        assert again.entries == ledger.entries
+        again.charge(GaussianEvent(2.0))
+        assert len(ledger) == 2  # the first handle sees what the second charged
+        assert again.path == str(path)
+
+    def test_another_cap_is_refused(self, tmp_path):
+        Ledger(tmp_path / "l.db", cap=GDP(1.0)).close()
+        with pytest.raises(LedgerError, match=r"GDP\(mu=1\).*GDP\(mu=2\)"):
+            Ledger(tmp_path / "l.db", cap=GDP(2.0))
+        Ledger(tmp_path / "none.db").close()
+        with pytest.raises(LedgerError, match="None"):
+            Ledger(tmp_path / "none.db", cap=GDP(2.0))
+
+    def test_the_copied_main_file_is_complete(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db")
+        ledger.charge(GaussianEvent(2.0))
+        copy = tmp_path / "copy.db"
+        copy.write_bytes((tmp_path / "l.db").read_bytes())
+        assert len(Ledger(copy)) == 1
+
+    def test_uses_wal_and_full_sync(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db")
+        connection = ledger._store._connect()
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "DELETE FROM charges",
+            "UPDATE charges SET charge = '{}'",
+            "DELETE FROM properties",
+            "UPDATE properties SET value = '{}'",
+        ],
+    )
+    def test_append_only(self, tmp_path, statement):
+        ledger = Ledger(tmp_path / "l.db", cap=GDP(5.0))
+        ledger.charge(GaussianEvent(1.0))
+        with (
+            contextlib.closing(sqlite3.connect(tmp_path / "l.db")) as connection,
+            pytest.raises(sqlite3.IntegrityError, match="append-only"),
+        ):
+            connection.execute(statement)
+
+    def test_pickle_is_a_handle_on_the_same_file(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", cap=GDP(1.0))
+        ledger.charge(GaussianEvent(2.0))
+        other = pickle.loads(pickle.dumps(ledger))
+        other.charge(GaussianEvent(2.0))
+        assert len(ledger) == 2
+
+    def test_memory_cannot_be_sent_away(self):
+        with pytest.raises(LedgerError, match="give it a path"):
+            pickle.dumps(Ledger())
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(LedgerError, match="no folder"):
+            Ledger(tmp_path / "missing" / "l.db")
+
+    def test_locked_for_too_long(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sqlite_store, "_LOCK_TIMEOUT_SECONDS", 0.05)
+        ledger = Ledger(tmp_path / "l.db")
+        with contextlib.closing(
+            sqlite3.connect(tmp_path / "l.db", isolation_level=None)
+        ) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError, match="locked"):
+                ledger.charge(GaussianEvent(1.0))
+        ledger.charge(GaussianEvent(1.0))
+        assert len(ledger) == 1
+
+
+class TestDamage:
+    @pytest.fixture
+    def ledger_file(self, tmp_path):
+        path = tmp_path / "l.db"
+        with Ledger(path) as ledger:
+            for _ in range(200):
+                ledger.charge(GaussianEvent(100.0))
+        return path
+
+    @pytest.mark.parametrize("keep", [0, 10, 99, 100, 4096, 10_000, -1, -4096])
+    def test_truncated(self, ledger_file, keep):
+        whole = ledger_file.read_bytes()
+        cut = whole[:keep]
+        assert len(cut) < len(whole)
+        ledger_file.write_bytes(cut)
+        with pytest.raises(LedgerError, match=r"not a ledger|damaged"):
+            Ledger(ledger_file)
+        assert ledger_file.read_bytes() == cut
+
+    def test_overwritten_page(self, ledger_file):
+        content = bytearray(ledger_file.read_bytes())
+        content[8192:8292] = b"\xff" * 100
+        ledger_file.write_bytes(content)
+        with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+        assert ledger_file.read_bytes() == bytes(content)
+
+    def test_unreadable_row(self, ledger_file):
+        with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
+            connection.execute("INSERT INTO charges (charge) VALUES ('{')")
+            connection.commit()
+        with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+
+    def test_foreign_text(self, tmp_path):
+        path = tmp_path / "notes.txt"
+        path.write_text("not a ledger at all\n" * 100)
+        with pytest.raises(LedgerError, match=r"not a ledger.*left as it is"):
+            Ledger(path)
+        assert path.read_text() == "not a ledger at all\n" * 100
+
+    def test_foreign_sqlite(self, tmp_path):
+        path = tmp_path / "other.db"
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE charges (id, charge)")
+        before = path.read_bytes()
+        with pytest.raises(LedgerError, match="another program"):
+            Ledger(path)
+        assert path.read_bytes() == before
+
+    def test_a_folder(self, tmp_path):
+        with pytest.raises(LedgerError, match="cannot be read"):
+            Ledger(tmp_path)
+
+
+def race(path, barrier, results):
+    """Charge until refused, then report how many charges went through."""
+    ledger = Ledger(path, cap=PureDP(1.0))
+    barrier.wait()
+    done = 0
+    for _ in range(50):
+        try:
+            ledger.charge(PureEvent(0.01))
+            done += 1
+        except BudgetExceededError:
+            break
+    results.put(done)
+
+
+def release_until_killed(path, drawn_path, seed):
+    """Release 200 times, noting every draw in a file after it happened."""
+    mechanism = GaussianMechanism(
+        GDP(0.1), sensitivity=1.0, generator=torch.Generator("cpu").manual_seed(seed)
+    )
+    value = torch.zeros(2, dtype=torch.float64, device="cpu")
+    add_gaussian = mechanism.noise_source.add_gaussian
+    drawn = os.open(drawn_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def noting(*args):
+        noisy = add_gaussian(*args)
+        os.write(drawn, b"x")
+        return noisy
+
+    mechanism.noise_source.add_gaussian = noting
+    with Ledger(path) as ledger:
+        for _ in range(200):
+            mechanism.release(value, ledger=ledger)
+
+
+class TestProcesses:
+    def test_eight_processes_never_overspend(self, tmp_path):
+        # All create the file, too. Without the transaction every process could spend
+        # all of it: 400 charges for a cap of 100.
+        barrier, results = FORK.Barrier(8), FORK.Queue()
+        processes = [
+            FORK.Process(target=race, args=(tmp_path / "l.db", barrier, results))
+            for _ in range(8)
+        ]
+        for process in processes:
+            process.start()
+        counts = [results.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join()
+        assert sum(counts) == 100
+        assert len(Ledger(tmp_path / "l.db")) == 100
+        assert not list(tmp_path.glob(".l.db*"))  # nothing left of the creation race
+
+    def test_killed_at_random_it_never_under_reports(self, tmp_path):
+        # Twelve processes, each killed somewhere in its 200 releases.
+        path, drawn_path = tmp_path / "l.db", tmp_path / "drawn"
+        drawn_path.touch()
+        moments = random.Random(5)
+        for seed in range(12):
+            until = drawn_path.stat().st_size + moments.randrange(190)
+            process = FORK.Process(
+                target=release_until_killed, args=(path, drawn_path, seed)
+            )
+            process.start()
+            give_up = time.monotonic() + 60
+            while drawn_path.stat().st_size < until and time.monotonic() < give_up:
+                time.sleep(1e-4)
+            time.sleep(moments.uniform(0.0, 0.01))  # anywhere within a release
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            drawn = drawn_path.stat().st_size
+            assert drawn >= until
+            if path.exists():
+                recorded = len(Ledger(path))
+                # At most the release under way was charged and not yet drawn.
+                assert drawn <= recorded <= drawn + seed + 1
+        assert drawn > 200
+
+    def test_a_ledger_on_file_survives_a_fork(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db")
+        ledger.charge(GaussianEvent(1.0))
+        process = FORK.Process(target=ledger.charge, args=(GaussianEvent(1.0),))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        ledger.charge(GaussianEvent(1.0))
+        assert len(ledger) == 3
+
+    def test_a_ledger_in_memory_refuses_a_fork(self):
+        ledger = Ledger()
+        answer = FORK.Queue()
+
+        def child():
+            try:
+                ledger.charge(GaussianEvent(1.0))
+            except LedgerError as error:
+                answer.put(str(error))
+
+        process = FORK.Process(target=child)
+        process.start()
+        assert "give it a path" in answer.get(timeout=60)
+        process.join()
+        assert len(ledger) == 0
