@@ -24,7 +24,7 @@ $(VENV)/.all: $(VENV)/.demo
 	@touch $@
 
 demo: $(VENV)/.demo  ## show the library at work: a private result, its certificate, a picture
-	@$(BIN)/python -m tutorials.demo
+	@$(BIN)/python tutorials/demo.py
 
 test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with meta as default device
 	$(BIN)/python -m pytest -n 2 --cov --cov-report= --doctest-modules botorch_dp tests

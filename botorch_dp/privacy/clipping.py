@@ -53,8 +53,8 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
     safe_bound = bound * (1.0 - slack - 2 * torch.finfo(private_rows.dtype).eps)
     within = largest * unit_norms <= safe_bound
     scale = (safe_bound / unit_norms.clamp(min=1.0)).to(private_rows.dtype)
-    clipped = torch.where(within, private_rows, unit_rows * scale)
-    return torch.where(finite, clipped, torch.zeros_like(private_rows))
+    clipped = torch.where(within, private_rows, unit_rows.mul_(scale))
+    return clipped.masked_fill_(~finite, 0.0)
 
 
 def mallows_weights(private_rows: Tensor, constant: float) -> Tensor:
@@ -124,15 +124,16 @@ def _scale_to_unit(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Divide rows by their largest entry, so that no norm overflows.
 
     Returns:
-        The rows (zero where not finite), their largest entries in double precision,
-        and whether they are finite; the last two with a last dimension of one.
+        The rows, their largest entries in double precision, and whether they are
+        finite; the last two with a last dimension of one. What is returned for a row
+        that is not finite is to be masked.
     """
-    largest = rows.abs().amax(dim=-1, keepdim=True)  # ... x 1; nan and inf come through
+    largest = torch.linalg.vector_norm(
+        rows, ord=torch.inf, dim=-1, keepdim=True
+    )  # ... x 1; nan and inf come through
     finite = largest.isfinite()
-    largest = torch.where(finite, largest, torch.zeros_like(largest))
-    divisor = torch.where(largest > 0, largest, torch.ones_like(largest))
-    unit_rows = torch.where(finite, rows / divisor, torch.zeros_like(rows))
-    return unit_rows, largest.double(), finite
+    divisor = torch.where(largest == 0, torch.ones_like(largest), largest)
+    return rows / divisor, largest.double(), finite
 
 
 def _norms(unit_rows: Tensor, norm: str) -> Tensor:

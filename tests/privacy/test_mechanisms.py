@@ -526,10 +526,9 @@ class TestAudits:
         accountant.compose(mechanism.event())
         claim = accountant.get_epsilon(delta)
 
-        def audit(mechanism, other):
-            return audit_epsilon(
-                *self.sums(mechanism, rows, other), delta=delta, threshold=0.8
-            )
+        def audit(mechanism, other, threshold=0.8):
+            samples = self.sums(mechanism, rows, other)
+            return audit_epsilon(*samples, delta=delta, threshold=threshold)
 
         good = audit(mechanism, other)
         assert not good.rejects(claim)
@@ -538,7 +537,8 @@ class TestAudits:
         assert audit(weak, other).rejects(claim)
         twice = other.clone()
         twice[1] = 1e9  # two records changed: what a sensitivity off by two means
-        assert audit(make("poisson", generator=generator), twice).rejects(claim)
+        lied = audit(make("poisson", generator=generator), twice, threshold=1.2)
+        assert lied.rejects(claim)
 
     def test_fixed_size_sensitivity_is_doubled(self, generator, double):
         # All records sampled: then it is the Gaussian mechanism, and a replaced record

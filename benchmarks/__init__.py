@@ -1,0 +1,1 @@
+"""Measurements: each file is one command, and writes its table to results/."""

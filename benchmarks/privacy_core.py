@@ -1,0 +1,189 @@
+"""What the privacy core costs and saves: ratios measured side by side in one run.
+
+Writes ``benchmarks/results/privacy_core.json`` and the table made from it. Run it with
+``make benchmarks``.
+"""
+
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import dp_accounting
+import numpy as np
+import torch
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from botorch_dp import GDP, ApproxDP, ExponentialMechanism, PrivacyAccountant, PureDP
+from botorch_dp.privacy import (
+    GaussianEvent,
+    PoissonGaussianEvent,
+    SecureNoise,
+    SeededNoise,
+    SystemNoise,
+    classical_gaussian_noise_std,
+    clip_rows,
+    gaussian_noise_std,
+)
+
+RESULTS = Path(__file__).parent / "results"
+DELTA = 1e-5
+# The federated paper's privacy losses (T = 40, N = 200, delta = N^-1.1), published.
+PUBLISHED = {(0.15, 1.0): 5.93, (0.25, 1.0): 9.91, (0.5, 1.0): 20.12}
+
+
+def seconds(call: Callable[[], object], repeats: int = 5) -> float:
+    """The median time of a call."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def accounting() -> list[dict[str, object]]:
+    """1,000 different Gaussian releases, by three accountants."""
+    multipliers = np.linspace(5.0, 50.0, 1000)
+
+    def ours() -> float:
+        accountant = PrivacyAccountant()
+        for multiplier in multipliers:
+            accountant.compose(GaussianEvent(multiplier))
+        return accountant.get_epsilon(DELTA)
+
+    def library(accountant: PLDAccountant | RdpAccountant) -> float:
+        for multiplier in multipliers:
+            accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
+        return accountant.get_epsilon(DELTA)
+
+    calls = {
+        "exact Gaussian composition": (ours, 5),
+        "RDP (dp-accounting)": (lambda: library(RdpAccountant()), 3),
+        "PLD (dp-accounting)": (lambda: library(PLDAccountant()), 1),
+    }
+    rows = [
+        {"what": name, "seconds": seconds(call, n), "epsilon": call()}
+        for name, (call, n) in calls.items()
+    ]
+    for row in rows:
+        row["times ours"] = row["seconds"] / rows[0]["seconds"]
+    return rows
+
+
+def sampled() -> list[dict[str, object]]:
+    """The federated paper's budgets, published and exact."""
+    rows = []
+    for (rate, multiplier), published in PUBLISHED.items():
+        accountant = PrivacyAccountant()
+        accountant.compose(PoissonGaussianEvent(multiplier, rate), 40)
+        spent = accountant.spent(200**-1.1)
+        rows.append(
+            {
+                "what": f"q={rate}, z={multiplier}, T=40",
+                "published epsilon": published,
+                "epsilon": spent.amount,
+                "by": spent.method,
+            }
+        )
+    return rows
+
+
+def noise() -> list[dict[str, object]]:
+    """The cost of a noise source, for 1,000 and 100,000 numbers."""
+    sources = {
+        "seeded torch generator": SeededNoise(torch.Generator().manual_seed(0)),
+        "operating system entropy": SystemNoise(),
+        "secure, finest grid": SecureNoise(),
+        "secure, grid 2^-20": SecureNoise(-20),
+    }
+    rows = []
+    for name, source in sources.items():
+        row: dict[str, object] = {"what": name}
+        for size in (5, 400, 100_000):
+            if size == 100_000 and isinstance(source, SecureNoise):
+                continue
+            value = torch.zeros(size, dtype=torch.float64)
+            source.add_gaussian(value, 1.0)
+            row[f"ms, {size} numbers"] = 1e3 * seconds(
+                lambda v=value, s=source: s.add_gaussian(v, 1.0)
+            )
+        rows.append(row)
+    return rows
+
+
+def calibration() -> list[dict[str, object]]:
+    """Noise of the classical calibration over the exact, and its true epsilon."""
+    rows = []
+    for epsilon, delta in ((1.0, 0.2), (2.0, 0.2), (1.0, 1e-5), (10.0, 1e-5)):
+        guarantee = ApproxDP(epsilon, delta)
+        exact = gaussian_noise_std(guarantee, sensitivity=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            classical = classical_gaussian_noise_std(guarantee, sensitivity=1.0)
+        rows.append(
+            {
+                "what": f"epsilon={epsilon:g}, delta={delta:g}",
+                "exact noise": exact,
+                "classical noise": classical,
+                "ratio": classical / exact,
+                "classical epsilon": GDP(1 / classical).epsilon(delta),
+            }
+        )
+    return rows
+
+
+def throughput() -> list[dict[str, object]]:
+    """Clipping a million records, and choosing among a million candidates."""
+    rows = torch.randn(1_000_000, 10, dtype=torch.float64)
+    scores = torch.rand(1_000_000, dtype=torch.float64)
+    choose = ExponentialMechanism(PureDP(1.0), sensitivity=1e-3)
+    accountant = PrivacyAccountant()
+    plain = seconds(lambda: rows * (1.0 / rows.norm(dim=-1, keepdim=True)).clamp(max=1))
+    safe = seconds(lambda: clip_rows(rows, 1.0))
+    chosen = seconds(lambda: choose.release(scores, ledger=accountant))
+    argmax = seconds(lambda: scores.argmax())
+    return [
+        {"what": "clip 10^6 x 10, unsafe", "seconds": plain, "ratio": 1.0},
+        {"what": "clip 10^6 x 10, ours", "seconds": safe, "ratio": safe / plain},
+        {"what": "argmax of 10^6", "seconds": argmax, "ratio": 1.0},
+        {"what": "exponential, 10^6", "seconds": chosen, "ratio": chosen / argmax},
+    ]
+
+
+SECTIONS = (accounting, sampled, noise, calibration, throughput)
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """The rows as Markdown."""
+
+    def text(value: object) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[text(row.get(column, "")) for column in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    RESULTS.mkdir(exist_ok=True)
+    results = {section.__name__: section() for section in SECTIONS}
+    (RESULTS / "privacy_core.json").write_text(json.dumps(results, indent=2) + "\n")
+    parts = [
+        "# The privacy core, measured",
+        "Made by `make benchmarks`; times on one core.",
+    ]
+    for section in SECTIONS:
+        parts += [f"## {section.__doc__}", table(results[section.__name__])]
+    text = "\n\n".join(parts) + "\n"
+    (RESULTS / "privacy_core.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
