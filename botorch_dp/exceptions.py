@@ -18,6 +18,10 @@ class UnsupportedConversionError(BotorchDPError):
     """A guarantee was asked to become one that it does not imply."""
 
 
+class UnsupportedKernelError(BotorchDPError):
+    """A kernel lacks the derivatives that a gradient of the process needs."""
+
+
 class BudgetExceededError(BotorchDPError):
     """A charge would pass the ledger's cap; nothing was recorded or drawn."""
 

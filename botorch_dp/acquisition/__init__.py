@@ -1,0 +1,7 @@
+"""Acquisition functions, drop-in for BoTorch's optimizers."""
+
+from botorch_dp.acquisition import input_constructors  # noqa: F401 (registers them)
+from botorch_dp.acquisition.design import Design, design_traces, optimal_design
+from botorch_dp.acquisition.gradient_information import GradientInformation
+
+__all__ = ["Design", "GradientInformation", "design_traces", "optimal_design"]

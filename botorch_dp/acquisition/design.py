@@ -1,0 +1,236 @@
+r"""Designs in closed form: the best points to learn one gradient from.
+
+For a radial kernel and no history, minimizing the trace of the gradient's covariance
+over b points has an analytic optimum [Sopa2025dpgibo]_: in coordinates divided by the
+length scales, the vertices of regular simplices around the point. m + 1 vertices at
+radius h leave, of the prior variance in each of the m directions that they span,
+
+.. math::
+    1 - \frac{(m + 1) h^2 \rho(h)^2}
+             {m \, \rho(0) \, (1 - \phi(h \sqrt{2 (m + 1) / m}) + s^2)},
+
+with the kernel's profiles :math:`\phi, \rho` at unit output scale and :math:`s^2` the
+noise over the output scale. The best h is found once, in one dimension. Two points
+:math:`\pm h` are the simplex of one direction; they leave the least and cost most.
+
+* b <= d + 1: one simplex in b - 1 directions.
+* d + 1 < b < 2 d: b - d - 1 directions with a pair, one simplex in the others.
+* b = 2 d: a pair in every direction. More points repeat pairs.
+
+With history, directions are the leading eigenvectors of the posterior covariance of the
+gradient. Points outside the box are reflected through x or moved to its boundary,
+whichever tells more.
+
+References:
+    .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
+        Scalable Differentially Private Bayesian Optimization. 2025. Line 4 of
+        Algorithm 1 is the problem solved here.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from botorch_dp._checks import check_count
+from botorch_dp.acquisition.gradient_information import GradientInformation
+from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
+from botorch_dp.models.gradient_gp import GradientGP
+from botorch_dp.models.radial import RadialKernel, radial_kernel
+
+
+@dataclass(frozen=True)
+class Design:
+    """Points to evaluate, and what they will leave unknown.
+
+    Attributes:
+        points: A ``b x d`` tensor.
+        trace: The trace of the gradient's covariance after observing them.
+    """
+
+    points: Tensor
+    trace: Tensor
+
+
+@torch.no_grad()
+def optimal_design(
+    model: GradientGP, X_at: Tensor, batch_size: int, bounds: Tensor | None = None
+) -> Design:
+    """Return points that tell most about the gradient at ``X_at``.
+
+    Optimal without history; with history close to it, and a good start for
+    ``optimize_acqf`` (as ``batch_initial_conditions``). It takes a millisecond or so
+    where an optimizer takes seconds.
+
+    Args:
+        model: A :class:`GradientGP` with a radial kernel (RBF, Matern-5/2, rational
+            quadratic, also scaled). A history far from ``X_at`` counts as none.
+        X_at: The point, ``d`` or ``1 x d``.
+        batch_size: The number b of points.
+        bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
+
+    Raises:
+        UnsupportedKernelError: If the kernel is not radial.
+
+    Example:
+        >>> X = torch.rand(4, 3, dtype=torch.float64) + 100.0  # far away
+        >>> model = GradientGP(X, X.sum(dim=-1, keepdim=True), noise_variance=1e-6)
+        >>> design = optimal_design(model, torch.zeros(3).double(), batch_size=4)
+        >>> design.points.shape
+        torch.Size([4, 3])
+    """
+    check_count("batch_size", batch_size)
+    X_at = X_at.squeeze(-2) if isinstance(X_at, Tensor) and X_at.dim() == 2 else X_at
+    acqf = GradientInformation(model, X_at)
+    if getattr(model, "input_transform", None) is not None:
+        raise InvalidArgumentError("model must have no input_transform for a design.")
+    _check_bounds(bounds, X_at)
+    radial = radial_kernel(model.covar_module, X_at)
+    if radial is None:
+        raise UnsupportedKernelError(
+            f"{type(model.covar_module).__name__} has no optimal design in closed "
+            "form: use an RBF, Matern-5/2 or rational quadratic kernel, or "
+            "optimize_acqf."
+        )
+    d = len(X_at)
+    # More points than pairs are repetitions, which divide the noise.
+    copies = max(1.0, batch_size / (2 * d))
+    noise = float(model.noise_variance / radial.outputscale) / copies
+    directions = _leading_directions(model, X_at, radial)  # d x d, one a column
+    blocks, first = [], 0
+    for num_points, m in _groups(min(batch_size, 2 * d), d):
+        radius, _ = _best_radius(radial.unit_profile, num_points, m, noise, X_at.device)
+        vertices = radius * _simplex(m, X_at)[:num_points]
+        blocks.append(vertices @ directions[:, first : first + m].mT)
+        first += m
+    offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
+    offsets = offsets / radial.inverse_lengthscale
+    choices = torch.stack(_within(X_at, offsets, bounds))
+    traces = acqf.trace(choices)
+    best = int(traces.argmin())
+    return Design(choices[best], traces[best])
+
+
+@torch.no_grad()
+def design_traces(
+    radial: RadialKernel, *, noise_variance: float, num_dims: int
+) -> list[float]:
+    """Return the trace after the optimal design of each size 1, ..., 2 d, no history.
+
+    Args:
+        radial: The kernel, see :func:`botorch_dp.models.radial.radial_kernel`.
+        noise_variance: The variance of the observations' noise.
+        num_dims: The number d of features.
+    """
+    noise = noise_variance / float(radial.outputscale)
+    device = radial.inverse_lengthscale.device
+    slope = radial.profile(radial.inverse_lengthscale.new_zeros(()))[1]
+    prior = slope * radial.inverse_lengthscale.square()
+    variances = prior.sort(descending=True).values.tolist()
+    traces = []
+    for batch_size in range(1, 2 * num_dims + 1):
+        left, first = 0.0, 0
+        for num_points, m in _groups(batch_size, num_dims):
+            share = _best_radius(radial.unit_profile, num_points, m, noise, device)[1]
+            left += share * sum(variances[first : first + m])
+            first += m
+        traces.append(left + sum(variances[first:]))
+    return traces
+
+
+def _groups(batch_size: int, num_dims: int) -> list[tuple[int, int]]:
+    """Return how many points span how many directions, the leading ones first."""
+    if batch_size == 1:
+        return [(1, 1)]
+    if batch_size <= num_dims + 1:
+        return [(batch_size, batch_size - 1)]
+    pairs = batch_size - num_dims - 1
+    return [(2, 1)] * pairs + [(num_dims - pairs + 1, num_dims - pairs)]
+
+
+@lru_cache(maxsize=4096)
+def _best_radius(
+    profile: Callable[[Tensor], tuple[Tensor, ...]],
+    num_points: int,
+    m: int,
+    noise: float,
+    device: torch.device,
+) -> tuple[float, float]:
+    """Return the best radius, and the share of the variance that it leaves."""
+
+    def at(radius: float) -> tuple[float, float]:
+        q = torch.tensor(radius**2, dtype=torch.float64, device=device)
+        phi, rho = profile(q)[:2]
+        return float(phi), float(rho)
+
+    slope = at(0.0)[1]
+
+    def left(log_radius: float) -> float:
+        h = math.exp(log_radius)
+        rho = at(h)[1]
+        if num_points == 1:
+            return 1 - h**2 * rho**2 / (slope * (1 + noise))
+        phi = at(h * math.sqrt(2 * (m + 1) / m))[0]
+        return 1 - (m + 1) * h**2 * rho**2 / (m * slope * (1 - phi + noise))
+
+    best = minimize_scalar(
+        left,
+        bounds=(math.log(1e-5), math.log(5.0)),
+        method="bounded",
+        options={"xatol": 1e-8},
+    )
+    return math.exp(best.x), float(best.fun)
+
+
+def _simplex(m: int, like: Tensor) -> Tensor:
+    """Return the m + 1 unit vertices of a regular simplex around 0, a row each.
+
+    The columns of Helmert's contrasts, which are orthonormal and sum to zero.
+    """
+    steps = torch.arange(1, m + 1, dtype=like.dtype, device=like.device)
+    contrasts = torch.ones(m, m + 1, dtype=like.dtype, device=like.device).tril()
+    contrasts[:, 1:].diagonal().copy_(-steps)
+    contrasts = contrasts / (steps * (steps + 1)).sqrt().unsqueeze(-1)
+    return contrasts.mT * math.sqrt((m + 1) / m)
+
+
+def _leading_directions(
+    model: GradientGP, X_at: Tensor, radial: RadialKernel
+) -> Tensor:
+    """Return orthonormal directions in whitened coordinates, the least known first."""
+    covariance = model.gradient_posterior(X_at.unsqueeze(0)).covariance[0]
+    vectors = torch.linalg.eigh(covariance).eigenvectors.flip(-1)
+    # u . grad f is (u / l) . (l grad f).
+    return torch.linalg.qr(radial.inverse_lengthscale.unsqueeze(-1) * vectors).Q
+
+
+def _within(X_at: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
+    """Return ways to keep the points in the box."""
+    points = X_at + offsets
+    if bounds is None:
+        return [points]
+    outside = ((points < bounds[0]) | (points > bounds[1])).any(dim=-1, keepdim=True)
+    reflected = torch.where(outside, X_at - offsets, points)
+    return [way.clamp(min=bounds[0], max=bounds[1]) for way in (reflected, points)]
+
+
+def _check_bounds(bounds: Tensor | None, X_at: Tensor) -> None:
+    if bounds is None:
+        return
+    if not isinstance(bounds, Tensor) or bounds.shape != (2, len(X_at)):
+        shape = tuple(bounds.shape) if isinstance(bounds, Tensor) else bounds
+        raise InvalidArgumentError(
+            f"bounds must be a 2 x {len(X_at)} tensor, got {shape!r}."
+        )
+    if not (bounds[0] < bounds[1]).all():
+        raise InvalidArgumentError(
+            f"bounds must have lower below upper, got {bounds.tolist()}."
+        )
+    if ((X_at < bounds[0]) | (X_at > bounds[1])).any():
+        raise InvalidArgumentError(
+            f"X_at must lie within bounds {bounds.tolist()}, got {X_at.tolist()}."
+        )

@@ -1,0 +1,29 @@
+"""Models of public points: kernels with derivatives, gradients of processes."""
+
+from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut
+from botorch_dp.models.gradient_gp import GradientGP
+from botorch_dp.models.gradient_posterior import GradientPosterior
+from botorch_dp.models.kernel_gradients import (
+    check_twice_differentiable,
+    kernel_cross_hessian,
+    kernel_gradient,
+    kernel_value,
+    kernel_value_and_gradient,
+    prior_gradient_covariance,
+)
+from botorch_dp.models.radial import RadialKernel, radial_kernel
+
+__all__ = [
+    "GradientGP",
+    "GradientPosterior",
+    "KernelDictionary",
+    "LeaveOneOut",
+    "RadialKernel",
+    "check_twice_differentiable",
+    "kernel_cross_hessian",
+    "kernel_gradient",
+    "kernel_value",
+    "kernel_value_and_gradient",
+    "prior_gradient_covariance",
+    "radial_kernel",
+]

@@ -1,0 +1,103 @@
+r"""Cholesky factors that gain and lose rows: pure functions, batched, without autograd.
+
+References:
+    .. [Gill1974updating] P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders. Methods
+        for Modifying Matrix Factorizations. Mathematics of Computation, 1974.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+# Columns updated at a time: large enough that a small factor takes one pass, small
+# enough that a block of a large one stays in the cache.
+_BLOCK = 128
+
+
+def append_rows(factor: Tensor, cross: Tensor, block: Tensor) -> Tensor | None:
+    r"""Factorize K with rows and columns of new points, in :math:`O(M^2 b)`.
+
+    The new rows of the factor are :math:`[A, B]` with :math:`A = C L^{-T}` and
+    :math:`B B^T = P - A A^T`.
+
+    Args:
+        factor: The ``batch_shape x M x M`` factor L.
+        cross: The ``batch_shape x b x M`` covariance C of new with old points.
+        block: The ``batch_shape x b x b`` covariance P of the new points.
+
+    Returns:
+        The ``batch_shape x (M + b) x (M + b)`` factor, in memory of its own; None if
+        the matrix is not positive definite but for rounding.
+    """
+    old, new = factor.shape[-1], factor.shape[-1] + block.shape[-1]
+    A = torch.linalg.solve_triangular(factor, cross.mT, upper=False).mT
+    B, info = torch.linalg.cholesky_ex(block - A @ A.mT)
+    if info.any():
+        return None
+    grown = factor.new_zeros(*factor.shape[:-2], new, new)
+    grown[..., :old, :old] = factor
+    grown[..., old:, :old] = A
+    grown[..., old:, old:] = B
+    return grown
+
+
+def delete_row(factor: Tensor, index: Tensor) -> Tensor:
+    r"""Factorize K without a row and column, in :math:`O(M^2)`.
+
+    The rows after it satisfy :math:`L_{33}' L_{33}'^T = L_{33} L_{33}^T + v v^T`, with
+    v what they held in its column. Nothing is subtracted: rounding cannot make it fail.
+
+    Args:
+        factor: The ``batch_shape x M x M`` factor L.
+        index: Which row, a ``batch_shape`` tensor.
+
+    Returns:
+        The ``batch_shape x (M - 1) x (M - 1)`` factor, in memory of its own.
+    """
+    rows = drop(factor, index, dim=-2)
+    # Zero in the rows before the index, which are left as they are without a branch.
+    v = rows.take_along_dim(index[..., None, None], dim=-1).squeeze(-1)
+    smaller = drop(rows, index, dim=-1)
+    first = int(index.min())
+    _rank_one_update_(smaller[..., first:, first:], v[..., first:])
+    return smaller
+
+
+def drop(tensor: Tensor, index: Tensor, *, dim: int) -> Tensor:
+    """Remove one row (``dim=-2``) or column (``dim=-1``) of each batch element."""
+    size = tensor.shape[dim] - 1
+    before = torch.arange(size, device=tensor.device) < index.unsqueeze(-1)
+    return torch.where(
+        before.unsqueeze(-1 if dim == -2 else -2),
+        tensor.narrow(dim, 0, size),
+        tensor.narrow(dim, 1, size),
+    )
+
+
+def _rank_one_update_(factor: Tensor, v: Tensor) -> None:
+    r"""Turn, in place, a factor L of A into one of :math:`A + v v^T`, in O(M^2).
+
+    With :math:`p = L^{-1} v` it is L times the factor of :math:`I + p p^T`, which has a
+    closed form: with :math:`t_j = 1 + \sum_{i \le j} p_i^2`, column j becomes
+
+    .. math::
+        \sqrt{t_j / t_{j-1}} L_j
+        + p_j / \sqrt{t_j t_{j-1}} (v - \sum_{i \le j} L_i p_i),
+
+    method C1 of [Gill1974updating]_ with a cumulative sum in place of its loop. The
+    remainder in parentheses is also the sum of :math:`L_i p_i` over i > j, but these
+    terms can be large and cancel: 400 times the backward error at condition 1e14, where
+    the form above was as accurate as Givens rotations. A block of columns leaves to the
+    next the vector :math:`v'` of :math:`[L, v] Q = [L', v']`, Q orthogonal.
+    """
+    for start in range(0, factor.shape[-1], _BLOCK):
+        columns = factor[..., start:, start : start + _BLOCK]
+        size = columns.shape[-1]
+        head = columns[..., :size, :]
+        p = torch.linalg.solve_triangular(head, v[..., :size, None], upper=False).mT
+        root_t = (1.0 + p.square().cumsum(dim=-1)).sqrt()  # batch_shape x 1 x size
+        previous = pad(root_t[..., :-1], (1, 0), value=1.0)
+        remainder = v.unsqueeze(-1) - (columns * p).cumsum(dim=-1)
+        columns.mul_(root_t / previous).addcmul_(remainder, p / (root_t * previous))
+        head.tril_()  # where the remainder is zero but for rounding
+        v = remainder[..., size:, -1] / root_t[..., -1]

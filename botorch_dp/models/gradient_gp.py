@@ -1,0 +1,326 @@
+r"""A Gaussian process that knows the posterior of its gradient, from values alone.
+
+With training points D, :math:`K = k(D, D) + s^2 I` and a prior mean m, the gradient at
+x is Gaussian with
+
+.. math::
+    \mu' = \nabla m(x) + \nabla_1 k(x, D) K^{-1} (y - m(D)), \qquad
+    \Sigma' = \nabla_1 \nabla_2^\top k(x, x)
+        - \nabla_1 k(x, D) K^{-1} k(D, x) \nabla_2^\top.
+
+Everything but the y is geometry: public, and reused.
+
+References:
+    .. [Mueller2021local] S. Mueller, A. von Rohr and S. Trimpe. Local Policy Search
+        with Bayesian Optimization. NeurIPS 2021. The gradient posterior of GIBO.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputTransform, Normalize
+from botorch.models.transforms.outcome import Standardize
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, Mean, ZeroMean
+from torch import Tensor
+
+from botorch_dp._checks import check_positive
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models.gradient_posterior import GradientPosterior
+from botorch_dp.models.kernel_gradients import (
+    check_twice_differentiable,
+    kernel_gradient,
+    kernel_value,
+    prior_gradient_covariance,
+)
+
+# A length scale for inputs in the unit cube, from the measured DP-GIBO experiments.
+_DEFAULT_LENGTHSCALE = 0.5
+_LEAST_NOISE = 1e-12
+
+
+class GradientGP(SingleTaskGP):
+    r"""A single-output BoTorch model with a posterior over the gradient.
+
+    Hyperparameters are fixed: a kernel fitted to private targets would give them away.
+    On public data, ``model.requires_grad_(True)`` and ``fit_gpytorch_mll`` fit them as
+    usual. No standardization, and a zero mean unless another is given. The targets
+    themselves have to be public, or released through a mechanism: the model keeps them.
+
+    Args:
+        train_X: A ``batch_shape x n x d`` tensor of points.
+        train_Y: A ``batch_shape x n x 1`` tensor of values.
+        covar_module: A twice differentiable GPyTorch kernel. By default an RBF kernel
+            with length scale 0.5, for points in the unit cube.
+        noise_variance: The variance of the observations' noise; also what keeps the
+            kernel matrix well conditioned.
+        mean_module: The prior mean, zero by default.
+        input_transform: A ``Normalize`` with given bounds, which sees no data. The
+            gradient is that in the original coordinates.
+
+    Example:
+        >>> X = torch.rand(20, 2, dtype=torch.float64)
+        >>> Y = X.square().sum(dim=-1, keepdim=True)
+        >>> model = GradientGP(X, Y, noise_variance=1e-8)
+        >>> posterior = model.gradient_posterior(torch.full((1, 2), 0.5).double())
+        >>> posterior.mean.shape, posterior.covariance.shape
+        (torch.Size([1, 2]), torch.Size([1, 2, 2]))
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        covar_module: Kernel | None = None,
+        noise_variance: float = 1e-6,
+        mean_module: Mean | None = None,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        _check_training_data(train_X, train_Y)
+        _check_input_transform(input_transform)
+        noise_variance = check_positive("noise_variance", noise_variance)
+        if noise_variance <= _LEAST_NOISE:
+            raise InvalidArgumentError(
+                f"noise_variance must be above {_LEAST_NOISE}, got {noise_variance!r}."
+            )
+        if covar_module is None:
+            with train_X.device:
+                covar_module = RBFKernel()
+            covar_module.lengthscale = _DEFAULT_LENGTHSCALE
+        check_twice_differentiable(covar_module)
+        with train_X.device:
+            likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_LEAST_NOISE))
+        likelihood = likelihood.to(train_X)
+        likelihood.noise = noise_variance
+        super().__init__(
+            train_X,
+            train_Y,
+            likelihood=likelihood,
+            covar_module=covar_module,
+            mean_module=ZeroMean() if mean_module is None else mean_module,
+            outcome_transform=None,
+            input_transform=input_transform,
+        )
+        self._cache: tuple[list[Tensor], Tensor, Tensor] | None = None
+        self.requires_grad_(False)
+        self.eval()
+
+    @classmethod
+    def from_model(cls, model: SingleTaskGP) -> "GradientGP":
+        """Take over data and hyperparameters of a model fitted to public data.
+
+        A ``Standardize`` outcome transform is folded into the mean and the kernel, so
+        that gradients are in the original units; the posterior stays the same.
+
+        Args:
+            model: A single-output ``SingleTaskGP`` with one noise level, without input
+                transform or with one that ``GradientGP`` takes.
+        """
+        if not isinstance(model, SingleTaskGP) or model.num_outputs != 1:
+            raise InvalidArgumentError(
+                f"model must be a SingleTaskGP with one output, got {model!r}."
+            )
+        noise = model.likelihood.noise.detach()
+        if noise.numel() > 1 and not torch.allclose(noise, noise.flatten()[0]):
+            raise InvalidArgumentError(
+                "model must have the same noise variance at all points, got values "
+                f"from {float(noise.min()):.3g} to {float(noise.max()):.3g}."
+            )
+        covar_module = copy.deepcopy(model.covar_module)
+        mean_module = copy.deepcopy(model.mean_module)
+        targets = model.train_targets.unsqueeze(-1)
+        variance = noise.flatten()[0]
+        transform = getattr(model, "outcome_transform", None)
+        if transform is not None:
+            if not isinstance(transform, Standardize):
+                raise InvalidArgumentError(
+                    "model must have a Standardize outcome transform or none, got "
+                    f"{type(transform).__name__}."
+                )
+            shift, scale = transform.means.squeeze(-2), transform.stdvs.squeeze(-2)
+            mean_module = _affine_mean(
+                mean_module, shift.squeeze(-1), scale.squeeze(-1)
+            )
+            with targets.device:
+                covar_module = ScaleKernel(covar_module, batch_shape=shift.shape[:-1])
+            covar_module = covar_module.to(targets)
+            covar_module.outputscale = scale.squeeze(-1).square()
+            targets = targets * scale.unsqueeze(-2) + shift.unsqueeze(-2)
+            if scale.numel() > 1:
+                raise InvalidArgumentError(
+                    "model must not be batched to be standardized."
+                )
+            variance = variance * scale.flatten()[0].square()
+        train_X = model.train_inputs[0]
+        if model.training is False and getattr(model, "input_transform", None):
+            train_X = model._original_train_inputs
+        return cls(
+            train_X,
+            targets,
+            covar_module=covar_module,
+            noise_variance=float(variance),
+            mean_module=mean_module,
+            input_transform=copy.deepcopy(getattr(model, "input_transform", None)),
+        )
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """The variance of the observations' noise."""
+        return self.likelihood.noise.squeeze(-1)
+
+    def gradient_posterior(self, X: Tensor) -> GradientPosterior:
+        """Return the posterior of the gradient at each point.
+
+        Args:
+            X: A ``batch_shape x q x d`` tensor. Means and covariances are
+                differentiable in it.
+
+        Returns:
+            A posterior with mean ``batch_shape x q x d`` and covariance
+            ``batch_shape x q x d x d``.
+        """
+        self.check_points("X", X)
+        self.eval()
+        points = self.transform_inputs(X)
+        root, weights = self.geometry()
+        inputs = self.train_inputs[0]
+        cross = kernel_gradient(self.covar_module, points, inputs)  # ... x q x n x d
+        prior = prior_gradient_covariance(self.covar_module, points)
+        mean = self._mean_gradient(points) + (cross * weights[..., None, :, None]).sum(
+            dim=-2
+        )
+        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
+        covariance = prior - half.mT @ half
+        scale = _input_scale(self)
+        if scale is not None:
+            mean = mean * scale
+            covariance = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+        return GradientPosterior(mean, covariance)
+
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, **kwargs: Any
+    ) -> "GradientGP":
+        """Return the model with more observations, as BoTorch's models do.
+
+        Args:
+            X: A ``batch_shape x n' x d`` tensor of points.
+            Y: A ``batch_shape x n' x 1`` tensor of values.
+            **kwargs: Passed on to BoTorch.
+        """
+        self.check_points("X", X)
+        if self.prediction_strategy is None:  # GPyTorch wants a prediction first
+            with torch.no_grad():
+                self.posterior(X)
+        return super().condition_on_observations(X, Y, **kwargs)
+
+    def geometry(self) -> tuple[Tensor, Tensor]:
+        """Return the Cholesky factor of K and the weights of the targets.
+
+        Kept until a hyperparameter or the training data change; not kept while
+        gradients with respect to hyperparameters are asked for.
+        """
+        self.eval()
+        inputs, targets = self.train_inputs[0], self.train_targets
+        parameters = [*self.parameters()]
+        state = [inputs, targets, *parameters, *self.covar_module.buffers()]
+        tracked = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        if not tracked and self._cache is not None and _equal(self._cache[0], state):
+            return self._cache[1:]
+        noise = self.likelihood.noise.unsqueeze(-1)  # ... x 1 x 1
+        identity = torch.eye(inputs.shape[-2], dtype=inputs.dtype, device=inputs.device)
+        root = torch.linalg.cholesky(
+            kernel_value(self.covar_module, inputs, inputs) + noise * identity
+        )
+        residual = (targets - self.mean_module(inputs)).unsqueeze(-1)
+        weights = torch.cholesky_solve(residual, root).squeeze(-1)
+        if not tracked:
+            self._cache = ([t.detach().clone() for t in state], root, weights)
+        return root, weights
+
+    def check_points(self, name: str, X: Tensor) -> None:
+        """Raise unless X has the features, dtype and device of the training points."""
+        d = self.train_inputs[0].shape[-1]
+        if not isinstance(X, Tensor) or X.dim() < 2 or X.shape[-1] != d:
+            shape = tuple(X.shape) if isinstance(X, Tensor) else X
+            raise InvalidArgumentError(
+                f"{name} must be a ... x q x {d} tensor, got {shape!r}."
+            )
+        if X.shape[-2] == 0:
+            raise InvalidArgumentError(f"{name} must hold at least one point (q >= 1).")
+        reference = self.train_inputs[0]
+        if X.dtype != reference.dtype or X.device != reference.device:
+            raise InvalidArgumentError(
+                f"{name} must be {reference.dtype} on {reference.device}, got "
+                f"{X.dtype} on {X.device}."
+            )
+        if not X.isfinite().all():
+            raise InvalidArgumentError(f"{name} must be finite, got {X!r}.")
+
+    def _mean_gradient(self, points: Tensor) -> Tensor:
+        if isinstance(self.mean_module, ConstantMean | ZeroMean):
+            return torch.zeros_like(points)
+        with torch.enable_grad():
+            at = points if points.requires_grad else points.detach().requires_grad_()
+            total = self.mean_module(at).sum()
+            keep = points.requires_grad
+            return torch.autograd.grad(total, at, create_graph=keep)[0]
+
+
+def _check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
+    for name, value in (("train_X", train_X), ("train_Y", train_Y)):
+        if not isinstance(value, Tensor) or value.dtype not in (
+            torch.float32,
+            torch.float64,
+        ):
+            raise InvalidArgumentError(
+                f"{name} must be a tensor of torch.float32 or torch.float64, got "
+                f"{value.dtype if isinstance(value, Tensor) else value!r}."
+            )
+    if train_X.dim() < 2 or train_Y.shape != (*train_X.shape[:-1], 1):
+        raise InvalidArgumentError(
+            "train_X must be batch_shape x n x d and train_Y batch_shape x n x 1, got "
+            f"{tuple(train_X.shape)} and {tuple(train_Y.shape)}."
+        )
+    if train_X.shape[-2] == 0:
+        raise InvalidArgumentError("train_X must hold at least one point.")
+    if not train_X.isfinite().all():
+        raise InvalidArgumentError("train_X must be finite.")
+
+
+def _check_input_transform(transform: InputTransform | None) -> None:
+    if transform is None:
+        return
+    if not isinstance(transform, Normalize) or transform.learn_coefficients:
+        raise InvalidArgumentError(
+            "input_transform must be a botorch Normalize with bounds=..., which sees "
+            f"no data, got {type(transform).__name__}"
+            f"{' without bounds' if isinstance(transform, Normalize) else ''}."
+        )
+
+
+def _input_scale(model: GradientGP) -> Tensor | None:
+    """Return the derivative of the input transform, ``1 x d``."""
+    transform = getattr(model, "input_transform", None)
+    return None if transform is None else transform.coefficient.reciprocal()
+
+
+def _affine_mean(mean: Mean, shift: Tensor, scale: Tensor) -> Mean:
+    if not isinstance(mean, ConstantMean | ZeroMean):
+        raise InvalidArgumentError(
+            "model must have a constant mean to be standardized, got "
+            f"{type(mean).__name__}."
+        )
+    constant = mean.constant if isinstance(mean, ConstantMean) else 0.0
+    with shift.device:
+        folded = ConstantMean(batch_shape=shift.shape)
+    folded = folded.to(shift)
+    folded.constant = constant * scale + shift
+    return folded
+
+
+def _equal(kept: list[Tensor], state: list[Any]) -> bool:
+    return len(kept) == len(state) and all(map(torch.equal, kept, state))
