@@ -93,7 +93,7 @@ def sampled() -> list[dict[str, object]]:
 
 
 def noise() -> list[dict[str, object]]:
-    """The cost of a noise source, for 1,000 and 100,000 numbers."""
+    """The cost of a noise source, by how many numbers are drawn."""
     sources = {
         "seeded torch generator": SeededNoise(torch.Generator().manual_seed(0)),
         "operating system entropy": SystemNoise(),

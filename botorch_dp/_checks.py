@@ -73,6 +73,10 @@ def check_private_tensor(name: str, value: Tensor, *, min_dim: int = 0) -> Tenso
             f"{name} must have dtype torch.float32 or torch.float64, got "
             f"{value.dtype}; convert it first, e.g. with {name}.double()."
         )
+    if value.layout != torch.strided:
+        raise InvalidArgumentError(
+            f"{name} must be a dense tensor, got layout {value.layout}."
+        )
     if value.dim() < min_dim:
         raise InvalidArgumentError(
             f"{name} must have at least {min_dim} dimension(s), got shape "
@@ -90,4 +94,7 @@ def _check_real(name: str, value: float) -> float:
         raise InvalidArgumentError(
             f"{name} must be a number, got {value!r} of type {type(value).__name__}."
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidArgumentError(f"{name} is too large for a float.") from None

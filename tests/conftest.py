@@ -1,7 +1,12 @@
 """Shared fixtures, and the switch that finds tensors made on the wrong device."""
 
+import hypothesis
 import pytest
 import torch
+
+# Examples on a busy machine take as long as they take.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser):

@@ -5,6 +5,10 @@ It is therefore created under another name and linked into place complete, a fil
 is not a sound ledger is refused before anything is written to it, triggers forbid
 changing rows, and every commit reaches the disk and the main file (not only the log
 beside it, which is easily left behind when a file is copied).
+
+Connections last for one operation, and nothing but SQLite opens the file: a connection
+carried through a fork, or any other handle on the file that is closed, would silently
+drop the locks on which a shared cap rests.
 """
 
 import contextlib
@@ -19,7 +23,6 @@ from typing import Any
 from botorch_dp.exceptions import LedgerError
 
 _APPLICATION_ID = 0x42444C31  # "BDL1"
-_HEADER_BYTES = 100
 _LOCK_TIMEOUT_SECONDS = 120.0
 
 _SCHEMA = f"""
@@ -49,80 +52,104 @@ class SQLiteStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], cap: str | None) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         if not self.path.exists():
             _create(self.path, cap)
-        _check(self.path)
-        self._connection: sqlite3.Connection | None = None
-        self._pid = -1
-        self._inherited: list[sqlite3.Connection] = []
+        self._check()
 
     @property
     def cap(self) -> str | None:
         """JSON of the stored cap."""
-        row = (
-            self._connect()
-            .execute("SELECT value FROM properties WHERE name = 'cap'")
-            .fetchone()
-        )
+        with self._connection() as connection:
+            row = connection.execute(
+                "SELECT value FROM properties WHERE name = 'cap'"
+            ).fetchone()
         return None if row is None else row[0]
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator["SQLiteTransaction"]:
         """Hold the only write lock; commit at the end, roll back on any error."""
-        connection = self._connect()
-        try:
+        with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
+            # Closing the connection rolls back whatever was not committed.
+            yield SQLiteTransaction(connection)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise LedgerError(
-                f"The ledger {self.path} cannot be written to: {error}."
-            ) from error
-
-    def append(self, charge: dict[str, Any]) -> None:
-        """Add a row. Only inside a transaction."""
-        self._connect().execute(
-            "INSERT INTO charges (charge) VALUES (?)", (json.dumps(charge),)
-        )
 
     def read_after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
         """Return the rows whose number is larger, in order."""
-        rows = self._connect().execute(
+        with self._connection() as connection:
+            return SQLiteTransaction(connection).read_after(number)
+
+    @contextlib.contextmanager
+    def _connection(self, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+        """Open the file, which must exist, for one operation."""
+        try:
+            with contextlib.closing(
+                sqlite3.connect(
+                    f"{self.path.as_uri()}?mode={mode}",
+                    uri=True,
+                    isolation_level=None,
+                    timeout=_LOCK_TIMEOUT_SECONDS,
+                )
+            ) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("PRAGMA wal_autocheckpoint = 1")
+                yield connection
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"The ledger {self.path} cannot be used: {error}. Nothing was charged."
+            ) from error
+
+    def _check(self) -> None:
+        """Raise unless the file is a sound ledger; write nothing to it."""
+        try:
+            with self._connection(mode="ro") as connection:
+                (identity,) = connection.execute("PRAGMA application_id").fetchone()
+                (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+                if identity != _APPLICATION_ID:
+                    raise LedgerError(
+                        f"{self.path} is not a ledger: it is empty, or of another "
+                        "program. It was left as it is; give another path."
+                    )
+                (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
+        except LedgerError as error:
+            if not isinstance(error.__cause__, sqlite3.Error):
+                raise
+            raise LedgerError(
+                f"{self.path} is not a ledger, or is damaged ({error.__cause__}). It "
+                "was left as it is; give another path, or restore it from a copy."
+            ) from error
+        if self.path.stat().st_size % page_size:  # SQLite fills a cut page with zeros
+            verdict = "its last page is cut short"
+        if verdict != "ok":
+            raise LedgerError(
+                f"The ledger {self.path} is damaged ({verdict}), so what was spent is "
+                "not known. It was left as it is; restore it from a copy."
+            )
+
+
+class SQLiteTransaction:
+    """What can be done with an open ledger."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def append(self, charge: dict[str, Any]) -> int:
+        """Add a row and return its number."""
+        cursor = self._connection.execute(
+            "INSERT INTO charges (charge) VALUES (?)", (json.dumps(charge),)
+        )
+        return int(cursor.lastrowid or 0)
+
+    def read_after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the rows whose number is larger, in order."""
+        rows = self._connection.execute(
             "SELECT id, charge FROM charges WHERE id > ? ORDER BY id", (number,)
         )
         try:
             return [(row[0], json.loads(row[1])) for row in rows]
-        except (sqlite3.DatabaseError, ValueError) as error:
-            raise LedgerError(f"The ledger {self.path} is damaged: {error}.") from error
-
-    def close(self) -> None:
-        """Close the file. A later call opens it again."""
-        if self._connection is not None and self._pid == os.getpid():
-            self._connection.close()
-            self._connection = None
-
-    def _connect(self) -> sqlite3.Connection:
-        if self._connection is not None and self._pid != os.getpid():
-            # SQLite forbids using, or closing, a connection carried through a fork.
-            self._inherited.append(self._connection)
-            self._connection = None
-        if self._connection is None:
-            self._connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode=rw",  # never create: see _create
-                uri=True,
-                isolation_level=None,
-                timeout=_LOCK_TIMEOUT_SECONDS,
-                check_same_thread=False,
-            )
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute("PRAGMA wal_autocheckpoint = 1")
-            self._pid = os.getpid()
-        return self._connection
+        except ValueError as error:
+            raise LedgerError(f"A row of the ledger is damaged: {error}.") from error
 
 
 def _create(path: Path, cap: str | None) -> None:
@@ -144,42 +171,3 @@ def _create(path: Path, cap: str | None) -> None:
             os.link(name, path)
     finally:
         os.unlink(name)
-
-
-def _check(path: Path) -> None:
-    """Raise unless the file is a sound ledger; write nothing to it."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except OSError as error:
-        raise LedgerError(f"The ledger {path} cannot be read: {error}.") from error
-    application_id = int.from_bytes(header[68:72], "big")
-    if len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        raise LedgerError(
-            f"{path} is not a ledger (or is cut short): it has no SQLite header. It "
-            "was left as it is; give another path."
-        )
-    if application_id != _APPLICATION_ID:
-        raise LedgerError(
-            f"{path} is an SQLite file of another program, not a ledger. It was left "
-            "as it is; give another path."
-        )
-    page_size = int.from_bytes(header[16:18], "big")
-    try:
-        with contextlib.closing(
-            sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro",
-                uri=True,
-                timeout=_LOCK_TIMEOUT_SECONDS,
-            )
-        ) as connection:
-            verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        verdict = str(error)
-    if path.stat().st_size % page_size:  # SQLite would fill up a cut page with zeros
-        verdict = "its last page is cut short"
-    if verdict != "ok":
-        raise LedgerError(
-            f"The ledger {path} is damaged ({verdict}), so what was spent is "
-            "not known. It was left as it is; restore it from a copy."
-        )

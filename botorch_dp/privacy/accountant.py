@@ -34,6 +34,7 @@ from botorch_dp.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PrivacyEvent,
+    check_event,
 )
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
 
@@ -46,6 +47,7 @@ _ROUNDING = 1e-9
 # thousand compositions are good to four digits, in well under a second; the usual grid
 # of 1e-4 for every epsilon takes half a minute at epsilon = 278.
 _PLD_POINTS = 10_000
+_TYPICAL_DELTA = 1e-6
 # Each different event costs a convolution: beyond this many, Renyi orders only.
 _MOST_PLD_GROUPS = 64
 
@@ -95,6 +97,7 @@ class PrivacyAccountant(IAccountant):
         super().__init__()
         self.history: list[tuple[float, float, int]] = []
         self._events: Counter[PrivacyEvent] = Counter()
+        self._adjacency: str | None = None
 
     @classmethod
     def mechanism(cls) -> str:
@@ -108,6 +111,12 @@ class PrivacyAccountant(IAccountant):
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Compose one optimization step of Opacus (a Poisson-sampled Gaussian)."""
         event = PoissonGaussianEvent(noise_multiplier, sample_rate)  # checks first
+        if self._adjacency == "replace_one":
+            raise InvalidArgumentError(
+                "noise_multiplier and sample_rate describe a step for neighbours of "
+                "which one lacks a record, but the releases before are stated for "
+                "adjacency='replace_one'."
+            )
         step = (event.noise_multiplier, event.sampling_rate)
         if self.history and tuple(self.history[-1][:2]) == step:
             self.history[-1] = (*step, self.history[-1][2] + 1)
@@ -120,10 +129,33 @@ class PrivacyAccountant(IAccountant):
             raise InvalidArgumentError(f"event must be a PrivacyEvent, got {event!r}.")
         self._events[event] += check_count("count", count)
 
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> None:
-        """Compose, as :meth:`Ledger.charge` does; labels are not kept."""
+    def charge(
+        self,
+        event: PrivacyEvent,
+        *,
+        count: int = 1,
+        adjacency: str = "replace_one",
+        **labels: str,
+    ) -> None:
+        """Compose, as :meth:`Ledger.charge` does; other labels are not kept.
+
+        Raises:
+            InvalidArgumentError: If the charges before, or Opacus's steps (in which a
+                record is absent on one side), are stated for another adjacency.
+        """
         del labels
+        check_event(event, adjacency)
+        possible = PoissonGaussianEvent.adjacencies if self.history else (adjacency,)
+        if self._adjacency is not None:
+            possible = (self._adjacency,)
+        if adjacency not in possible:
+            raise InvalidArgumentError(
+                f"adjacency must be {' or '.join(map(repr, possible))}, as of the "
+                f"releases before, got {adjacency!r}: guarantees for different "
+                "neighbours do not compose."
+            )
         self.compose(event, count)
+        self._adjacency = adjacency
 
     def groups(self) -> _Groups:
         """Return every different event with its multiplicity."""
@@ -180,6 +212,7 @@ class PrivacyAccountant(IAccountant):
     def state_dict(self, destination: Any = None) -> Any:
         """Return the state: Opacus's history, and all other events."""
         destination = super().state_dict(destination)
+        destination["adjacency"] = self._adjacency
         destination["events"] = [
             {**event.to_dict(), "count": count} for event, count in self._events.items()
         ]
@@ -195,6 +228,7 @@ class PrivacyAccountant(IAccountant):
             other.compose(PrivacyEvent.from_dict(event), state.get("count"))
         other.groups()  # checks the history
         self.history, self._events = other.history, other._events
+        self._adjacency = state_dict.get("adjacency")
 
 
 def budget_limit(budget: Guarantee) -> float:
@@ -217,20 +251,31 @@ def _epsilon_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
         epsilon = curves.gdp_epsilon(mu, delta) if mu > 0 else 0.0
         yield Spending(epsilon, "epsilon", "exact Gaussian composition")
         return
-    pure = _total(groups, "pure_epsilon")
-    if pure is not None:
-        epsilon = curves.pure_epsilon_at(pure, delta)
-        yield Spending(epsilon, "epsilon", "pure composition")
+    basic = _basic_epsilon(groups, delta)
+    if basic is not None:
+        yield Spending(basic, "epsilon", "basic composition")
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         epsilon = curves.zcdp_epsilon(rho, delta)
         yield Spending(epsilon, "epsilon", "zCDP composition")
     renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(groups), delta)
     yield Spending(float(renyi), "epsilon", "RDP (dp-accounting)")
-    pld = _total_pld(groups, min(renyi, math.inf if pure is None else pure))
+    pld = _total_pld(groups)
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
+
+
+def _basic_epsilon(groups: _Groups, delta: float) -> float | None:
+    """Add up epsilons and deltas, None if that is not possible within ``delta``."""
+    bounds = [(event.approx, count) for event, count in groups]
+    if any(bound is None for bound, _ in bounds):
+        return None
+    epsilon = math.fsum(count * bound[0] for bound, count in bounds if bound)
+    used = math.fsum(count * bound[1] for bound, count in bounds if bound)
+    if used >= delta:
+        return None
+    return curves.pure_epsilon_at(epsilon, (delta - used) / (1 - used))
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +290,7 @@ def _delta(groups: _Groups, epsilon: float) -> float:
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         bounds.append(curves.zcdp_delta(rho, epsilon))
-    pld = _total_pld(groups, epsilon)
+    pld = _total_pld(groups)
     if pld is not None:
         bounds.append(float(pld.get_delta_for_epsilon(epsilon)))
     return min(bounds)
@@ -286,21 +331,22 @@ def _total_rdp(groups: _Groups) -> Any:
     return sum((count * event.rdp() for event, count in groups), start=zero)
 
 
-def _total_pld(groups: _Groups, epsilon: float) -> PLD | None:
-    """Return the privacy loss of everything, on a grid that suits ``epsilon``."""
-    gaussian = [(event, n) for event, n in groups if event.gdp_mu is not None]
-    others = [(event, n) for event, n in groups if event.gdp_mu is None]
-    mu = _total_mu(frozenset(gaussian))
+def _total_pld(groups: _Groups) -> PLD | None:
+    """Return the privacy loss of everything, on a grid that suits its size."""
+    others = [(event, count) for event, count in groups if event.gdp_mu is None]
+    mu = _total_mu(groups - frozenset(others))
     if mu:  # all of them are one Gaussian release
         others.append((GaussianEvent(1.0 / mu), 1))
     if len(others) > _MOST_PLD_GROUPS:
         return None
     # A power of two, so that one grid, and its cache, serves a whole range.
-    finest = max(1e-5, min(epsilon, 1e4) / _PLD_POINTS)
+    finest = max(1e-5, min(_scale(groups), 1e4) / _PLD_POINTS)
     interval = 2.0 ** math.floor(math.log2(finest))
-    pure = min((e.pure_epsilon for e, _ in others if e.pure_epsilon), default=0.0)
-    if pure > interval:  # a two-point loss on the grid is not rounded at all
-        interval = pure / math.ceil(pure / interval)
+    smallest = min(
+        (event.approx[0] for event, _ in others if event.approx), default=0.0
+    )
+    if smallest > interval:  # a two-point loss on the grid is not rounded at all
+        interval = smallest / math.ceil(smallest / interval)
     total = None
     for event, count in others:
         pld = event.pld(interval)
@@ -309,6 +355,15 @@ def _total_pld(groups: _Groups, epsilon: float) -> PLD | None:
         pld = pld.self_compose(count) if count > 1 else pld
         total = pld if total is None else total.compose(pld)
     return total
+
+
+def _scale(groups: _Groups) -> float:
+    """Return about how large the epsilon of everything is, from cheap bounds."""
+    tame = frozenset((e, n) for e, n in groups if np.isfinite(e.rdp()).all())
+    renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(tame), _TYPICAL_DELTA)
+    rest = sum(n * e.approx[0] for e, n in groups - tame if e.approx is not None)
+    basic = _basic_epsilon(groups, _TYPICAL_DELTA)
+    return min(float(renyi) + rest, math.inf if basic is None else basic)
 
 
 def _implied_mu(event: PrivacyEvent) -> float:

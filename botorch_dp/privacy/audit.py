@@ -86,8 +86,9 @@ def audit_mu(
             difference of the two values.
         neighbour_samples: As many outputs on a neighbouring data set.
         confidence: Of the bound.
-        threshold: Outputs above it are taken for the side with the larger mean. Chosen
-            without looking at the samples, or None to learn it on half of them.
+        threshold: Outputs above it are taken for ``neighbour_samples``, which must be
+            the side with the larger mean. Chosen without looking at the samples, or
+            None to learn threshold and direction on half of them.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -122,10 +123,12 @@ def audit_epsilon(
         neighbour_samples: As many outputs on a neighbouring data set.
         delta: At which to bound epsilon; zero for a pure guarantee.
         confidence: Of the bound.
-        threshold: The event is to lie beyond it. Chosen without looking at the samples,
-            or None to learn it on half of them.
+        threshold: The event is to lie beyond it; ``neighbour_samples`` must be the side
+            with the larger mean. Chosen without looking at the samples, or None to
+            learn threshold and direction on half of them.
     """
     x, y = _check_samples(samples, neighbour_samples)
+    _check_delta(delta)
     alpha = (1 - check_probability("confidence", confidence)) / 4
 
     def bound(false_positives: Counts, false_negatives: Counts, num: int) -> FloatArray:
@@ -159,17 +162,18 @@ def audit_epsilon_finite(
         confidence: Of the bound.
     """
     check_count("num_outcomes", num_outcomes, minimum=2)
+    _check_delta(delta)
     x, y = _check_samples(samples, neighbour_samples)
+    if min(x.min(), y.min()) < 0 or max(x.max(), y.max()) >= num_outcomes:
+        raise InvalidArgumentError(
+            f"samples must lie from 0 to num_outcomes - 1 = {num_outcomes - 1}."
+        )
     alpha = (1 - check_probability("confidence", confidence)) / 2
     half = len(x) // 2
     counts = [
         np.bincount(part.astype(np.int64), minlength=num_outcomes)
         for part in (x[:half], x[half:], y[:half], y[half:])
     ]
-    if any(len(count) > num_outcomes for count in counts):
-        raise InvalidArgumentError(
-            f"samples must lie below num_outcomes={num_outcomes}, got larger ones."
-        )
     best, event, forward = -math.inf, np.arange(0), True
     for direction in (True, False):
         many, few = (counts[0], counts[2]) if direction else (counts[2], counts[0])
@@ -243,6 +247,11 @@ def _audit_threshold(
         half = len(x) // 2
         sign, threshold = _learn_threshold(x[:half], y[:half], bound)
         x, y = sign * x[half:], sign * y[half:]
+    elif x.mean() > y.mean():
+        raise InvalidArgumentError(
+            "neighbour_samples must have the larger mean if a threshold is given, got "
+            f"{y.mean():.3g} against {x.mean():.3g}: swap the two."
+        )
     found = float(bound((x > threshold).sum(), (y <= threshold).sum(), len(x)))
     return AuditResult(max(0.0, found), unit, confidence, len(x))
 
@@ -298,4 +307,11 @@ def _check_samples(
         value.detach().cpu().to(torch.float64).numpy()
         for value in (samples, neighbour_samples)
     )
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise InvalidArgumentError("samples must be finite.")
     return x, y
+
+
+def _check_delta(delta: float) -> None:
+    if not 0.0 <= delta < 1.0:
+        raise InvalidArgumentError(f"delta must lie in [0, 1), got {delta!r}.")

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,8 +11,9 @@ from typing import Any
 
 from botorch_dp._checks import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.events import ADJACENCIES
 from botorch_dp.privacy.guarantees import Guarantee
-from botorch_dp.privacy.ledger import ADJACENCIES, Ledger
+from botorch_dp.privacy.ledger import Ledger, accountant_of
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
 UNITS = ("record", "user", "agent")
@@ -106,7 +108,7 @@ class Certificate:
                 "ledger must have at least one charge: nothing was released yet."
             )
         deltas = sorted({*deltas, *_cap_delta(ledger)}, reverse=True)
-        accountant = ledger.accountant()
+        accountant = accountant_of(entries)
         spent = {delta: accountant.spent(delta) for delta in deltas}
         methods = sorted({spending.method for spending in spent.values()})
         return cls(
@@ -181,14 +183,17 @@ class Certificate:
         state["guarantee"] = (
             None if self.guarantee is None else self.guarantee.to_dict()
         )
-        state["epsilons"] = [[delta, eps] for delta, eps in self.epsilons.items()]
+        state["epsilons"] = [  # JSON has no infinity
+            [delta, eps if math.isfinite(eps) else None]
+            for delta, eps in self.epsilons.items()
+        ]
         for name in ("assumptions", "noise"):
             state[name] = list(state[name])
         for name in ("parameters", "versions"):
             state[name] = dict(state[name])
         try:
-            return json.dumps({"certificate": 1, **state}, indent=2)
-        except TypeError as error:
+            return json.dumps({"certificate": 1, **state}, indent=2, allow_nan=False)
+        except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"parameters must be plain JSON values, got {self.parameters!r}."
             ) from error
@@ -202,7 +207,10 @@ class Certificate:
                 raise ValueError("unknown version")
             if state["guarantee"] is not None:
                 state["guarantee"] = Guarantee.from_dict(state["guarantee"])
-            state["epsilons"] = dict(state["epsilons"])
+            state["epsilons"] = {
+                delta: math.inf if epsilon is None else epsilon
+                for delta, epsilon in state["epsilons"]
+            }
             state["assumptions"] = tuple(state["assumptions"])
             state["noise"] = tuple(state["noise"])
             return cls(**state)

@@ -29,6 +29,10 @@ _SQRT2 = math.sqrt(2.0)
 _LOG2 = math.log(2.0)
 # Roots are found on logarithmic scales, where this is a relative accuracy.
 _XTOL = 1e-14
+# Below, mu is taken for this much: larger, hence true, and free of cancellation.
+_LEAST_MU = 1e-10
+# Below, the logarithm of a moment is lost in the rounding of the moment.
+_LEAST_MOMENT = 1e-6
 _RTOL = 8.9e-16  # the smallest that scipy's brentq takes: 4 machine epsilons
 
 
@@ -40,6 +44,7 @@ def gdp_log_delta(mu: float, epsilon: float) -> float:
     one exponential in common, so that neither overflow nor the cancellation of two
     logarithms can occur.
     """
+    mu = max(mu, _LEAST_MU)
     upper = mu / 2 - epsilon / mu
     lower = -mu / 2 - epsilon / mu
     if upper > 0:
@@ -85,6 +90,10 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     upper = math.log(
         _double_until(lambda mu: excess(math.log(mu)) > 0, start=2 * delta)
     )
+    if upper < math.log(
+        _LEAST_MU
+    ):  # delta(epsilon; mu) <= delta(0; mu) < mu / sqrt(2 pi)
+        return delta * math.sqrt(2 * math.pi)
     return math.exp(brentq(excess, lower, upper, xtol=_XTOL, rtol=_RTOL))
 
 
@@ -144,6 +153,20 @@ def pure_rdp(pure_epsilon: float, order: float) -> float:
     """
     above = _log_cosh((order - 0.5) * pure_epsilon) - _log_cosh(pure_epsilon / 2)
     return above / (order - 1)
+
+
+def pure_epsilon_for_rdp(order: float, divergence: float) -> float:
+    """Largest epsilon such that epsilon-DP implies (order, divergence)-RDP."""
+    upper = _double_until(
+        lambda epsilon: pure_rdp(epsilon, order) > divergence, start=divergence
+    )
+    return brentq(
+        lambda epsilon: pure_rdp(epsilon, order) - divergence,
+        divergence / 2,
+        upper,
+        xtol=_XTOL * upper,
+        rtol=_RTOL,
+    )
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
@@ -212,7 +235,9 @@ def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
     """
     closed = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
     closed = max(0.0, closed)
-    if closed == 0.0 or _least_divergence(order, 0.0, delta) >= divergence:
+    if (order - 1) * divergence < _LEAST_MOMENT or closed == 0.0:
+        return closed
+    if _least_divergence(order, 0.0, delta) >= divergence:
         return 0.0
     if _least_divergence(order, closed, delta) < divergence:
         return closed
@@ -224,8 +249,8 @@ def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
             closed,
             xtol=1e-12 * closed,
         )
-        # The inner minimum is found to about 1e-9: rounded up, to stay an upper bound.
-        * (1 + 1e-8),
+        # The inner minimum is not exact: rounded up, to stay an upper bound.
+        * (1 + 1e-4),
     )
 
 

@@ -17,7 +17,7 @@ References:
 
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import dp_accounting
 import numpy as np
@@ -25,12 +25,20 @@ from dp_accounting.pld import common, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
-from botorch_dp._checks import check_count, check_positive, check_probability
+from botorch_dp._checks import (
+    check_choice,
+    check_count,
+    check_positive,
+    check_probability,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import curves
 
 FloatArray: TypeAlias = NDArray[np.float64]
 PLD: TypeAlias = Any  # dp-accounting is untyped
+
+ADJACENCIES = ("replace_one", "zero_out", "add_or_remove_one")
+_RANGE = (1e-10, 1e10)
 
 # Whole orders only: dp-accounting's series for the sampled Gaussian at fractional ones
 # does not always converge. 1024 serves small epsilons.
@@ -47,7 +55,12 @@ class PrivacyEvent:
 
     Every view is an upper bound on the same privacy loss; None (or infinity) means
     that this kind of event has no such bound.
+
+    Attributes:
+        adjacencies: The neighbouring data sets for which such a cost can be stated.
     """
+
+    adjacencies: ClassVar[tuple[str, ...]] = ADJACENCIES
 
     @property
     def gdp_mu(self) -> float | None:
@@ -63,6 +76,11 @@ class PrivacyEvent:
     def pure_epsilon(self) -> float | None:
         """A pure bound."""
         return None
+
+    @property
+    def approx(self) -> tuple[float, float] | None:
+        """An (epsilon, delta) bound that needs no accounting."""
+        return None if self.pure_epsilon is None else (self.pure_epsilon, 0.0)
 
     def rdp(self) -> FloatArray:
         """Return Renyi divergences at ``RDP_ORDERS``."""
@@ -251,6 +269,11 @@ class ApproxEvent(PrivacyEvent):
         _check_positive_field(self, "epsilon")
         object.__setattr__(self, "delta", check_probability("delta", self.delta))
 
+    @property
+    def approx(self) -> tuple[float, float]:
+        """The bound itself."""
+        return self.epsilon, self.delta
+
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
         return _parameter_pld(self.epsilon, self.delta, interval)
@@ -266,6 +289,8 @@ class PoissonGaussianEvent(PrivacyEvent):
         noise_multiplier: Standard deviation over the L2 norm one record can add.
         sampling_rate: The probability of each record; one means no sampling.
     """
+
+    adjacencies: ClassVar[tuple[str, ...]] = ("zero_out", "add_or_remove_one")
 
     noise_multiplier: float
     sampling_rate: float
@@ -313,14 +338,16 @@ class FixedSizeGaussianEvent(PrivacyEvent):
         num_records: The number of records.
     """
 
+    adjacencies: ClassVar[tuple[str, ...]] = ("replace_one",)
+
     noise_multiplier: float
     sample_size: int
     num_records: int
 
     def __post_init__(self) -> None:
         _check_positive_field(self, "noise_multiplier")
-        check_count("sample_size", self.sample_size)
-        check_count("num_records", self.num_records)
+        for name in ("sample_size", "num_records"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
         if self.sample_size > self.num_records:
             raise InvalidArgumentError(
                 f"sample_size must be at most num_records={self.num_records}, got "
@@ -387,5 +414,24 @@ def _parameter_pld(epsilon: float, delta: float, interval: float) -> PLD:
     )
 
 
+def check_event(event: PrivacyEvent, adjacency: str) -> None:
+    """Raise unless the event is one, and can be stated for this adjacency."""
+    if not isinstance(event, PrivacyEvent):
+        raise InvalidArgumentError(f"event must be a PrivacyEvent, got {event!r}.")
+    check_choice("adjacency", adjacency, ADJACENCIES)
+    if adjacency not in event.adjacencies:
+        raise InvalidArgumentError(
+            f"adjacency must be one of {', '.join(map(repr, event.adjacencies))} for "
+            f"{event!r}, got {adjacency!r}."
+        )
+
+
 def _check_positive_field(event: PrivacyEvent, name: str) -> None:
-    object.__setattr__(event, name, check_positive(name, getattr(event, name)))
+    value = check_positive(name, getattr(event, name))
+    low, high = _RANGE
+    if name in ("noise_multiplier", "epsilon", "rho") and not low <= value <= high:
+        raise InvalidArgumentError(
+            f"{name} must lie between {low:g} and {high:g}, got {value!r}: nothing can "
+            "be computed about a cost beyond."
+        )
+    object.__setattr__(event, name, value)

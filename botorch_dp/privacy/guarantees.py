@@ -227,7 +227,7 @@ class RDP(Guarantee):
 
     Example:
         >>> RDP(order=8.0, epsilon=0.5).to_approx(delta=1e-5)
-        ApproxDP(epsilon=1.709731, delta=1e-05)
+        ApproxDP(epsilon=1.709902, delta=1e-05)
     """
 
     order: float
@@ -247,8 +247,8 @@ class RDP(Guarantee):
         return GDP((2 * self.epsilon / self.order) ** 0.5)
 
     def to_pure(self) -> "PureDP":
-        """Return a pure epsilon that implies this guarantee: the divergence itself."""
-        return PureDP(self.epsilon)
+        """Return the largest pure epsilon that implies this guarantee."""
+        return PureDP(curves.pure_epsilon_for_rdp(self.order, self.epsilon))
 
     def __repr__(self) -> str:
         return f"RDP(order={self.order:.7g}, epsilon={self.epsilon:.7g})"

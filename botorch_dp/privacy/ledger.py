@@ -8,12 +8,12 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from botorch_dp._checks import check_choice, check_count
+from botorch_dp._checks import check_count
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -22,10 +22,9 @@ from botorch_dp.exceptions import (
 from botorch_dp.privacy._sqlite import SQLiteStore
 from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
 from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.events import PrivacyEvent
+from botorch_dp.privacy.events import PrivacyEvent, check_event
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 
-ADJACENCIES = ("replace_one", "zero_out", "add_or_remove_one")
 DEFAULT_DELTA = 1e-5
 
 
@@ -96,8 +95,7 @@ class Ledger:
             self._store = SQLiteStore(path, _to_json(cap))
             self._cap = self._stored_cap(cap)
         self._lock = threading.RLock()
-        self._entries: list[LedgerEntry] = []
-        self._accountant = PrivacyAccountant()
+        self._forget()
         self._refresh()
 
     @property
@@ -150,37 +148,32 @@ class Ledger:
         Raises:
             BudgetExceededError: If the cap would be passed; nothing is recorded.
         """
-        if not isinstance(event, PrivacyEvent):
-            raise InvalidArgumentError(f"event must be a PrivacyEvent, got {event!r}.")
-        check_count("count", count)
-        check_choice("adjacency", adjacency, ADJACENCIES)
-        with self._lock, self._store.transaction():
-            self._refresh()
-            if self._entries and self._entries[0].adjacency != adjacency:
-                raise InvalidArgumentError(
-                    f"adjacency must be {self._entries[0].adjacency!r}, as of the "
-                    f"charges before, got {adjacency!r}: guarantees for different "
-                    "neighbours do not compose."
-                )
-            self._refuse_overspending(event, count)
-            charge = {
-                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "event": event.to_dict(),
-                "count": count,
-                "mechanism": mechanism,
-                "adjacency": adjacency,
-                "noise": noise,
-            }
-            self._store.append(charge)
-            self._refresh()
-            return self._entries[-1]
+        check_event(event, adjacency)
+        charge = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": event.to_dict(),
+            "count": check_count("count", count),
+            "mechanism": mechanism,
+            "adjacency": adjacency,
+            "noise": noise,
+        }
+        with self._lock:
+            try:
+                with self._store.transaction() as transaction:
+                    self._compose(transaction.read_after(len(self._entries)))
+                    self._refuse_other_adjacency(adjacency)
+                    self._refuse_overspending(event, count)
+                    number = transaction.append(charge)
+                # Only what is committed is composed: a failed commit leaves no trace.
+                self._compose(self._store.read_after(len(self._entries)))
+            except BaseException:
+                self._forget()
+                raise
+            return self._entries[number - 1]
 
     def accountant(self) -> PrivacyAccountant:
         """Return a new accountant that has composed every charge."""
-        accountant = PrivacyAccountant()
-        for entry in self.entries:
-            accountant.compose(entry.event, entry.count)
-        return accountant
+        return accountant_of(self.entries)
 
     def spent(self, delta: float | None = None) -> float:
         """Return the epsilon spent at ``delta`` (by default the cap's, or 1e-5)."""
@@ -193,7 +186,7 @@ class Ledger:
             delta: At which to report epsilon; by default the cap's, or 1e-5.
         """
         entries, delta = self.entries, self._delta_or_default(delta)
-        accountant = self.accountant()
+        accountant = accountant_of(entries)
         spent = accountant.spent(delta)
         lines = [
             f"Privacy ledger ({self.path or 'in memory'}): {len(entries)} charge(s)",
@@ -206,8 +199,7 @@ class Ledger:
             left = used.left(limit)
             lines.append(f"  cap    {self._cap!r}")
             lines.append(
-                f"  left   {used.unit}={left:.6g} of {limit:.6g} "
-                f"({max(0.0, 1 - used.amount / limit):.1%})"
+                f"  left   {used.unit}={left:.6g} of {limit:.6g} ({left / limit:.1%})"
             )
         groups: dict[tuple[str, PrivacyEvent, str], list[LedgerEntry]] = {}
         for entry in entries:
@@ -227,23 +219,13 @@ class Ledger:
     def __str__(self) -> str:
         return self.summary()
 
-    def close(self) -> None:
-        """Close the file, if there is one; a later use opens it again."""
-        self._store.close()
-
-    def __enter__(self) -> "Ledger":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __reduce__(self) -> Any:
         if self.path is None:
             raise LedgerError(
                 "A ledger in memory cannot be sent to another process, where it would "
                 "be charged unseen: give it a path."
             )
-        return (Ledger, (self.path,))
+        return (_reopen, (self.path,))
 
     def _refuse_overspending(self, event: PrivacyEvent, count: int) -> None:
         if self._cap is None or self._accountant.plus(event, count).within(self._cap):
@@ -256,15 +238,41 @@ class Ledger:
             "Nothing was recorded and nothing drawn."
         )
 
+    def _refuse_other_adjacency(self, adjacency: str) -> None:
+        if self._entries and self._entries[0].adjacency != adjacency:
+            raise InvalidArgumentError(
+                f"adjacency must be {self._entries[0].adjacency!r}, as of the charges "
+                f"before, got {adjacency!r}: guarantees for different neighbours do "
+                "not compose."
+            )
+
     def _refresh(self) -> None:
         """Compose what this process has not yet seen."""
         with self._lock:
-            last = self._entries[-1].number if self._entries else 0
-            for number, charge in self._store.read_after(last):
+            try:
+                self._compose(self._store.read_after(len(self._entries)))
+            except BaseException:
+                self._forget()
+                raise
+
+    def _compose(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        for number, charge in rows:
+            try:
                 event = PrivacyEvent.from_dict(charge["event"])
                 entry = LedgerEntry(number=number, **{**charge, "event": event})
-                self._accountant.compose(entry.event, entry.count)
-                self._entries.append(entry)
+            except (KeyError, TypeError, InvalidArgumentError) as error:
+                raise LedgerError(
+                    f"Row {number} of the ledger is damaged: {error!r}."
+                ) from error
+            if number != len(self._entries) + 1:
+                raise LedgerError(f"Row {number - 1} of the ledger is lost.")
+            self._accountant.compose(entry.event, entry.count)
+            self._entries.append(entry)
+
+    def _forget(self) -> None:
+        """Start over with what the store holds, which is the truth."""
+        self._entries: list[LedgerEntry] = []
+        self._accountant = PrivacyAccountant()
 
     def _stored_cap(self, cap: Guarantee | None) -> Guarantee | None:
         assert isinstance(self._store, SQLiteStore)
@@ -291,22 +299,35 @@ class _MemoryStore:
         self._pid = os.getpid()
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator["_MemoryStore"]:
         if self._pid != os.getpid():
             raise LedgerError(
                 "A ledger in memory was carried into another process, where its parent "
                 "would not see what is charged: give it a path."
             )
-        yield
+        yield self
 
-    def append(self, charge: dict[str, Any]) -> None:
+    def append(self, charge: dict[str, Any]) -> int:
         self._charges.append(charge)
+        return len(self._charges)
 
     def read_after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
         return list(enumerate(self._charges[number:], start=number + 1))
 
-    def close(self) -> None:
-        """Do nothing: there is no file."""
+
+def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
+    """Return a new accountant that has composed these charges."""
+    accountant = PrivacyAccountant()
+    for entry in entries:
+        accountant.compose(entry.event, entry.count)
+    return accountant
+
+
+def _reopen(path: str) -> Ledger:
+    """Unpickle: never a new, empty ledger in place of one that has moved."""
+    if not os.path.exists(path):
+        raise LedgerError(f"The ledger {path} is not there any more.")
+    return Ledger(path)
 
 
 def _to_json(cap: Guarantee | None) -> str | None:

@@ -37,6 +37,7 @@ from botorch_dp.privacy.calibration import (
 )
 from botorch_dp.privacy.clipping import clip_rows
 from botorch_dp.privacy.events import (
+    ADJACENCIES,
     ExponentialEvent,
     FixedSizeGaussianEvent,
     GaussianEvent,
@@ -47,11 +48,13 @@ from botorch_dp.privacy.events import (
     ZCDPEvent,
 )
 from botorch_dp.privacy.guarantees import Guarantee
-from botorch_dp.privacy.ledger import ADJACENCIES, Chargeable
+from botorch_dp.privacy.ledger import Chargeable
 from botorch_dp.privacy.noise import SecureNoise, make_noise_source
 
 # Candidates scored at a time by the exponential mechanism: 8 MB of doubles a row.
 _CHUNK = 1 << 20
+# What a coarser grid of secure noise may add to the cost, which is charged.
+_MOST_GRID_COST = 0.05
 
 
 class Mechanism(ABC):
@@ -180,11 +183,11 @@ class GaussianMechanism(_AdditiveMechanism):
     def event(self, size: int) -> PrivacyEvent:
         """Return what releasing ``size`` numbers costs."""
         if isinstance(self.noise_source, SecureNoise):
-            return ZCDPEvent(
-                self.noise_source.gaussian_rho(
-                    size=size, std=self.noise_std, sensitivity=self.sensitivity
-                )
+            rho = self.noise_source.gaussian_rho(
+                size=size, std=self.noise_std, sensitivity=self.sensitivity
             )
+            intended = self.sensitivity**2 / (2 * self.noise_std**2)
+            return ZCDPEvent(_check_grid(self.noise_source, rho, intended))
         return GaussianEvent(self.noise_std / self.sensitivity)
 
     def _add_noise(self, private_value: Tensor) -> Tensor:
@@ -228,11 +231,11 @@ class LaplaceMechanism(_AdditiveMechanism):
     def event(self, size: int) -> PrivacyEvent:
         """Return what releasing ``size`` numbers costs."""
         if isinstance(self.noise_source, SecureNoise):
-            return PureEvent(
-                self.noise_source.laplace_epsilon(
-                    size=size, scale=self.scale, sensitivity=self.sensitivity
-                )
+            epsilon = self.noise_source.laplace_epsilon(
+                size=size, scale=self.scale, sensitivity=self.sensitivity
             )
+            intended = self.sensitivity / self.scale
+            return PureEvent(_check_grid(self.noise_source, epsilon, intended))
         return LaplaceEvent(self.scale / self.sensitivity)
 
     def _add_noise(self, private_value: Tensor) -> Tensor:
@@ -453,6 +456,7 @@ def _score_chunks(scores: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
     elif isinstance(scores, list | tuple):
         for chunk in scores:  # all of them before anything is charged
             check_private_tensor("private_scores", chunk, min_dim=1)
+            _check_batch_shape(scores[0], chunk)
     for chunk in scores:
         yield check_private_tensor("private_scores", chunk, min_dim=1).detach()
 
@@ -460,9 +464,24 @@ def _score_chunks(scores: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
 def _same_batch_shape(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]:
     yield first
     for chunk in rest:
-        if chunk.shape[:-1] != first.shape[:-1]:
-            raise InvalidArgumentError(
-                "private_scores must be chunks of one batch shape, "
-                f"{tuple(first.shape[:-1])}, got {tuple(chunk.shape[:-1])}."
-            )
+        _check_batch_shape(first, chunk)
         yield chunk
+
+
+def _check_batch_shape(first: Tensor, chunk: Tensor) -> None:
+    if chunk.shape[:-1] != first.shape[:-1]:
+        raise InvalidArgumentError(
+            "private_scores must be chunks of one batch shape, "
+            f"{tuple(first.shape[:-1])}, got {tuple(chunk.shape[:-1])}."
+        )
+
+
+def _check_grid(source: SecureNoise, cost: float, intended: float) -> float:
+    """Return the cost if rounding to the grid adds little to it."""
+    if cost > intended * (1 + _MOST_GRID_COST):
+        raise InvalidArgumentError(
+            f"secure has a grid, 2^{source.grid_exponent}, that is too coarse for this "
+            f"noise: the release would cost {cost / intended:.3g} times what was asked "
+            "for. Choose a smaller grid_exponent."
+        )
+    return cost

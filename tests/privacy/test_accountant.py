@@ -233,6 +233,24 @@ class TestComposition:
         epsilon = accountant.get_epsilon(1e-3)
         assert accountant.get_delta(epsilon) <= 1e-3 * 1.02
 
+    @pytest.mark.parametrize("count", [1, 7])
+    def test_known_epsilon_and_delta_add_up(self, count):
+        event = ApproxEvent(0.1, 1e-7)
+        found = account((event, count))
+        pure = account((PureEvent(0.1), count)).get_epsilon(1e-5 - count * 1e-7)
+        assert found.get_epsilon(1e-5) == pytest.approx(pure, rel=1e-2)
+        assert account((event, 1)).within(ApproxDP(0.1, 1.0001e-7))
+        with_gaussian = account((event, 1), (GaussianEvent(10.0), 1))
+        assert with_gaussian.get_epsilon(1e-5) < 0.1 + GDP(0.1).epsilon(0.9e-5)
+        assert account((event, 1000)).get_epsilon(1e-5) == math.inf
+
+    def test_delta_of_large_losses_is_quick(self):
+        # A grid chosen for the epsilon asked about would have 10^9 points.
+        found = account((LaplaceEvent(0.01), 100)).get_delta(0.1)
+        assert found == pytest.approx(1.0)
+        found = account((PoissonGaussianEvent(1.0, 0.25), 1000)).get_delta(0.0)
+        assert found == pytest.approx(1.0, abs=1e-3)
+
     def test_any_mixture_has_a_bound_no_larger_than_adding_up(self):
         mixed = account(*((event, 2) for event in EVENTS if event.pure_epsilon))
         pure = sum(2 * event.pure_epsilon for event in EVENTS if event.pure_epsilon)
@@ -351,6 +369,24 @@ class TestOpacus:
         assert trained < total < trained + 0.5
         assert len(accountant) == len(loader) + 1
 
+    def test_adjacencies_do_not_mix(self):
+        accountant = PrivacyAccountant()
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        with pytest.raises(InvalidArgumentError, match=r"zero_out.*'replace_one'"):
+            accountant.charge(LaplaceEvent(1.0), adjacency="replace_one")
+        accountant.charge(LaplaceEvent(1.0), adjacency="zero_out")
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'add_or_remove"):
+            accountant.charge(LaplaceEvent(1.0), adjacency="add_or_remove_one")
+        other = PrivacyAccountant()
+        other.load_state_dict(accountant.state_dict())
+        with pytest.raises(InvalidArgumentError, match="adjacency"):
+            other.charge(LaplaceEvent(1.0))
+        replaced = PrivacyAccountant()
+        replaced.charge(LaplaceEvent(1.0))
+        with pytest.raises(InvalidArgumentError, match="replace_one"):
+            replaced.step(noise_multiplier=1.0, sample_rate=0.1)
+        assert replaced.history == []
+
     def test_calibrates_opacus_noise(self):
         noise = get_noise_multiplier(
             target_epsilon=2.0,
@@ -411,7 +447,7 @@ class TestEvents:
         assert np.isinf(event.rdp()).all()
         assert (event.gdp_mu, event.zcdp_rho, event.pure_epsilon) == (None, None, None)
 
-    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1"])
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1", 1e-99, 1e99])
     @pytest.mark.parametrize(
         ("make", "name"),
         [
@@ -420,14 +456,21 @@ class TestEvents:
             (lambda bad: ZCDPEvent(bad), "rho"),
             (lambda bad: PureEvent(bad), "epsilon"),
             (lambda bad: ExponentialEvent(bad), "epsilon"),
-            (lambda bad: ApproxEvent(1.0, bad), "delta"),
-            (lambda bad: PoissonGaussianEvent(1.0, bad), "sampling_rate"),
+            (lambda bad: ApproxEvent(bad, 1e-5), "epsilon"),
+            (lambda bad: PoissonGaussianEvent(bad, 0.1), "noise_multiplier"),
             (lambda bad: FixedSizeGaussianEvent(1.0, bad, 10), "sample_size"),
         ],
     )
     def test_bad_numbers(self, make, name, bad):
         with pytest.raises(InvalidArgumentError, match=name):
             make(bad)
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, 1.5])
+    def test_bad_probabilities(self, bad):
+        with pytest.raises(InvalidArgumentError, match="delta"):
+            ApproxEvent(1.0, bad)
+        with pytest.raises(InvalidArgumentError, match="sampling_rate"):
+            PoissonGaussianEvent(1.0, bad)
 
     def test_more_sampled_than_there_are(self):
         with pytest.raises(InvalidArgumentError, match=r"sample_size.*10.*11"):

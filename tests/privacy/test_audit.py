@@ -142,6 +142,23 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError, match="shape"):
             worst_log_ratio(x, x[:3])
 
+    def test_a_given_threshold_has_a_direction(self):
+        low, high = gaussians(np.random.default_rng(8), 3.0, 1000)
+        assert audit_mu(low, high, threshold=1.5).lower_bound > 2.5
+        for audit in (audit_mu, audit_epsilon):
+            with pytest.raises(InvalidArgumentError, match="swap"):
+                audit(high, low, threshold=1.5)
+
+    def test_values(self, double):
+        x = torch.zeros(10, **double)
+        with pytest.raises(InvalidArgumentError, match="finite"):
+            audit_mu(x * math.nan, x)
+        for delta in (-1.0, 1.0, math.nan):
+            with pytest.raises(InvalidArgumentError, match="delta"):
+                audit_epsilon(x, x, delta=delta)
+        with pytest.raises(InvalidArgumentError, match="num_outcomes"):
+            audit_epsilon_finite(x - 1, x, num_outcomes=3)
+
     def test_claims_in_another_unit(self, double):
         result = audit_mu(torch.zeros(10, **double), torch.ones(10, **double))
         with pytest.raises(InvalidArgumentError, match=r"mu.*PureDP"):

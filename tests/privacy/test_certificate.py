@@ -16,7 +16,7 @@ from botorch_dp import (
     PureDP,
 )
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import GaussianEvent
+from botorch_dp.privacy import ApproxEvent, GaussianEvent
 
 
 @pytest.fixture
@@ -131,6 +131,15 @@ class TestJSON:
         )
         certificate = Certificate.from_ledger(ledger)
         assert Certificate.from_json(certificate.to_json()) == certificate
+
+    def test_infinite_epsilon_is_json_too(self):
+        ledger = Ledger()
+        ledger.charge(ApproxEvent(0.1, 1e-4))
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.epsilons[1e-5] == float("inf")
+        text = certificate.to_json()
+        assert "Infinity" not in text
+        assert Certificate.from_json(text) == certificate
 
     @pytest.mark.parametrize(
         "text", ["", "{}", "[]", '{"certificate": 2}', '{"certificate": 1, "x": 0}']

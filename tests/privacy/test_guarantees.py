@@ -257,10 +257,17 @@ class TestRDP:
 
     def test_to_gdp_and_pure(self):
         assert RDP(8.0, 1.0).to_gdp() == GDP(0.5)
-        assert PureDP(RDP(8.0, 1.0).to_pure().epsilon).to_rdp(8.0).epsilon <= 1.0
+        pure = RDP(8.0, 0.1).to_pure()
+        assert pure.to_rdp(8.0).epsilon == pytest.approx(0.1)
+        assert pure.epsilon > 0.15  # not the divergence itself, which is too little
 
     def test_to_approx_at_zero(self):
-        assert RDP(2.0, 1e-6).to_approx(0.5).epsilon == 1e-12
+        assert RDP(2.0, 1e-4).to_approx(0.5).epsilon == 1e-12
+
+    def test_near_order_one_nothing_is_lost_to_rounding(self):
+        # The exact answer is 5.5e-7; a moment in double precision cannot tell.
+        found = RDP(1.0000193, 1.33e-15).to_approx(1.19e-9)
+        assert found.epsilon >= 5.5e-7
 
 
 class TestZCDP:
@@ -287,6 +294,23 @@ class TestZCDP:
         found = curves.zcdp_epsilon(rho, delta)
         assert found <= epsilon
         assert found == pytest.approx(epsilon, rel=1e-6)
+
+
+class TestExtremes:
+    """Beyond what anyone needs: an error, or something true."""
+
+    @pytest.mark.parametrize("mu", [1e-17, 1e-11])
+    def test_tiny_mu(self, mu):
+        assert GDP(mu).epsilon(1e-5) == 0.0
+        assert mu / math.sqrt(2 * math.pi) <= GDP(mu).delta(0.0) < 1e-10
+
+    def test_tiny_epsilon_and_delta(self):
+        mu = ApproxDP(1e-16, 1e-18).to_gdp().mu
+        assert float(exact_delta(mu, 1e-16)) <= 1e-18
+
+    def test_too_large_for_a_float(self):
+        with pytest.raises(InvalidArgumentError, match="too large"):
+            PureDP(10**400)
 
 
 class TestValues:

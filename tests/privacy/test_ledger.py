@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,7 +28,13 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     LedgerError,
 )
-from botorch_dp.privacy import GaussianEvent, LaplaceEvent, PureEvent
+from botorch_dp.privacy import (
+    FixedSizeGaussianEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    PureEvent,
+)
 from botorch_dp.privacy import _sqlite as sqlite_store
 
 FORK = multiprocessing.get_context("fork")
@@ -99,6 +106,14 @@ class TestCharging:
         assert entry.time.endswith("+00:00")
         assert ledger.adjacency == "zero_out"
 
+    def test_an_event_knows_its_adjacency(self, make_ledger):
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
+            make_ledger().charge(PoissonGaussianEvent(1.0, 0.1))
+        with pytest.raises(InvalidArgumentError, match=r"'replace_one'.*'zero_out'"):
+            make_ledger().charge(
+                FixedSizeGaussianEvent(1.0, 1, 10), adjacency="zero_out"
+            )
+
     def test_one_adjacency(self, make_ledger):
         ledger = make_ledger()
         assert ledger.adjacency is None
@@ -156,7 +171,8 @@ class TestSummary:
         text = str(ledger)
         assert "3 charge(s)" in text
         assert "cap    GDP(mu=1)" in text
-        assert "left   mu=0.7" in text
+        left = (1 - ledger.accountant().spent_of(GDP(1.0)).amount ** 2) ** 0.5
+        assert f"left   mu={left:.6g} of 1 ({left:.1%})" in text
         assert "1 x gaussian" in text
         assert "2 x laplace" in text
         assert "at delta=1e-05" in text
@@ -179,8 +195,8 @@ class TestSummary:
 class TestFile:
     def test_reopened_it_remembers_everything(self, tmp_path):
         path = tmp_path / "ledger.db"
-        with Ledger(path, cap=GDP(1.0)) as ledger:
-            ledger.charge(GaussianEvent(2.0), mechanism="first")
+        ledger = Ledger(path, cap=GDP(1.0))
+        ledger.charge(GaussianEvent(2.0), mechanism="first")
         again = Ledger(path)
         assert again.cap == GDP(1.0)
         assert again.entries == ledger.entries
@@ -189,10 +205,10 @@ class TestFile:
         assert again.path == str(path)
 
     def test_another_cap_is_refused(self, tmp_path):
-        Ledger(tmp_path / "l.db", cap=GDP(1.0)).close()
+        Ledger(tmp_path / "l.db", cap=GDP(1.0))
         with pytest.raises(LedgerError, match=r"GDP\(mu=1\).*GDP\(mu=2\)"):
             Ledger(tmp_path / "l.db", cap=GDP(2.0))
-        Ledger(tmp_path / "none.db").close()
+        Ledger(tmp_path / "none.db")
         with pytest.raises(LedgerError, match="None"):
             Ledger(tmp_path / "none.db", cap=GDP(2.0))
 
@@ -205,9 +221,9 @@ class TestFile:
 
     def test_uses_wal_and_full_sync(self, tmp_path):
         ledger = Ledger(tmp_path / "l.db")
-        connection = ledger._store._connect()
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        with ledger._store._connection() as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
     @pytest.mark.parametrize(
         "statement",
@@ -234,6 +250,50 @@ class TestFile:
         other.charge(GaussianEvent(2.0))
         assert len(ledger) == 2
 
+    def test_unpickled_elsewhere_it_is_the_same_ledger_or_none(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        ledger = Ledger("l.db", cap=PureDP(1.0))
+        ledger.charge(PureEvent(1.0))
+        pickled = pickle.dumps(ledger)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert pickle.loads(pickled).cap == PureDP(1.0)
+        assert len(ledger) == 1
+        for file in tmp_path.glob("l.db*"):
+            file.unlink()
+        with pytest.raises(LedgerError, match="not there any more"):
+            pickle.loads(pickled)
+
+    def test_numpy_counts(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db")
+        ledger.charge(GaussianEvent(1.0), count=np.int64(2))
+        event = FixedSizeGaussianEvent(1.0, np.int64(2), np.int64(10))
+        ledger.charge(event)
+        assert Ledger(tmp_path / "l.db").entries[1].event == event
+
+    @pytest.mark.parametrize("error", [sqlite3.OperationalError, KeyboardInterrupt])
+    def test_a_failed_commit_leaves_no_trace(self, tmp_path, monkeypatch, error):
+        ledger = Ledger(tmp_path / "l.db", cap=PureDP(1.0))
+        ledger.charge(PureEvent(0.1))
+
+        @contextlib.contextmanager
+        def failing(store):
+            with store._connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                yield sqlite_store.SQLiteTransaction(connection)
+                raise error("disk full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite_store.SQLiteStore, "transaction", failing)
+            with pytest.raises((LedgerError, KeyboardInterrupt)):
+                ledger.charge(PureEvent(0.05))
+        assert ledger.charge(PureEvent(0.8)).event == PureEvent(0.8)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PureEvent(0.8))
+        assert [entry.event.epsilon for entry in ledger.entries] == [0.1, 0.8]
+
     def test_memory_cannot_be_sent_away(self):
         with pytest.raises(LedgerError, match="give it a path"):
             pickle.dumps(Ledger())
@@ -259,9 +319,9 @@ class TestDamage:
     @pytest.fixture
     def ledger_file(self, tmp_path):
         path = tmp_path / "l.db"
-        with Ledger(path) as ledger:
-            for _ in range(200):
-                ledger.charge(GaussianEvent(100.0))
+        ledger = Ledger(path)
+        for _ in range(100):
+            ledger.charge(GaussianEvent(100.0))
         return path
 
     @pytest.mark.parametrize("keep", [0, 10, 99, 100, 4096, 10_000, -1, -4096])
@@ -289,6 +349,29 @@ class TestDamage:
         with pytest.raises(LedgerError, match="damaged"):
             Ledger(ledger_file)
 
+    @pytest.mark.parametrize("row", ["{}", "[]", '{"event": {"type": "Nothing"}}'])
+    def test_row_of_something_else(self, ledger_file, row):
+        with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
+            connection.execute("INSERT INTO charges (charge) VALUES (?)", (row,))
+            connection.commit()
+        with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+
+    def test_lost_row(self, ledger_file):
+        with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
+            connection.execute("DROP TRIGGER charges_stay")
+            connection.execute("DELETE FROM charges WHERE id = 50")
+            connection.commit()
+        with pytest.raises(LedgerError, match="Row 50 of the ledger is lost"):
+            Ledger(ledger_file)
+
+    def test_page_size_of_zero(self, ledger_file):
+        content = bytearray(ledger_file.read_bytes())
+        content[16:18] = b"\x00\x00"
+        ledger_file.write_bytes(content)
+        with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+
     def test_foreign_text(self, tmp_path):
         path = tmp_path / "notes.txt"
         path.write_text("not a ledger at all\n" * 100)
@@ -306,7 +389,7 @@ class TestDamage:
         assert path.read_bytes() == before
 
     def test_a_folder(self, tmp_path):
-        with pytest.raises(LedgerError, match="cannot be read"):
+        with pytest.raises(LedgerError, match="not a ledger"):
             Ledger(tmp_path)
 
 
@@ -339,9 +422,9 @@ def release_until_killed(path, drawn_path, seed):
         return noisy
 
     mechanism.noise_source.add_gaussian = noting
-    with Ledger(path) as ledger:
-        for _ in range(200):
-            mechanism.release(value, ledger=ledger)
+    ledger = Ledger(path)
+    for _ in range(200):
+        mechanism.release(value, ledger=ledger)
 
 
 class TestProcesses:
@@ -386,6 +469,36 @@ class TestProcesses:
                 # At most the release under way was charged and not yet drawn.
                 assert drawn <= recorded <= drawn + seed + 1
         assert drawn > 200
+
+    def test_forked_workers_and_further_handles_share_the_cap(self, tmp_path):
+        # Handles opened before the fork, further handles in every process, and plain
+        # reads of the file: each would drop the locks of a connection kept open.
+        path = tmp_path / "l.db"
+        ledger = Ledger(path, cap=PureDP(1.0))
+        ledger.charge(PureEvent(0.01))
+        results = FORK.Queue()
+
+        def spend(ledger):
+            done = 0
+            for _ in range(60):
+                len(Ledger(path))
+                try:
+                    ledger.charge(PureEvent(0.01))
+                    done += 1
+                except BudgetExceededError:
+                    break
+            results.put(done)
+
+        processes = [FORK.Process(target=spend, args=(ledger,)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        del ledger
+        spend(Ledger(path))
+        counts = [results.get(timeout=120) for _ in range(4)]
+        for process in processes:
+            process.join()
+        assert sum(counts) == 99
+        assert len(Ledger(path)) == 100
 
     def test_a_ledger_on_file_survives_a_fork(self, tmp_path):
         ledger = Ledger(tmp_path / "l.db")
