@@ -38,5 +38,9 @@ class BotorchDPWarning(UserWarning):
     """Base of every warning this library gives."""
 
 
+class IllConditionedWarning(BotorchDPWarning):
+    """Rounding leaves few correct digits, or none."""
+
+
 class WeakGuaranteeWarning(BotorchDPWarning):
     """The parameters protect less than their reader may think."""

@@ -16,6 +16,7 @@ References:
 """
 
 import copy
+import warnings
 from typing import Any
 
 import torch
@@ -26,10 +27,11 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, Mean, ZeroMean
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_dp._checks import check_positive
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import IllConditionedWarning, InvalidArgumentError
 from botorch_dp.models.gradient_posterior import GradientPosterior
 from botorch_dp.models.kernel_gradients import (
     check_twice_differentiable,
@@ -41,6 +43,8 @@ from botorch_dp.models.kernel_gradients import (
 # A length scale for inputs in the unit cube, from the measured DP-GIBO experiments.
 _DEFAULT_LENGTHSCALE = 0.5
 _LEAST_NOISE = 1e-12
+# Condition number times rounding unit, above which nothing is left of a gradient.
+_MOST_ROUNDING = 0.1
 
 
 class GradientGP(SingleTaskGP):
@@ -90,12 +94,15 @@ class GradientGP(SingleTaskGP):
         if covar_module is None:
             with train_X.device:
                 covar_module = RBFKernel()
-            covar_module.lengthscale = _DEFAULT_LENGTHSCALE
+                covar_module.lengthscale = _DEFAULT_LENGTHSCALE
         check_twice_differentiable(covar_module)
         with train_X.device:
             likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_LEAST_NOISE))
         likelihood = likelihood.to(train_X)
-        likelihood.noise = noise_variance
+        # As a tensor: GPyTorch would round a float to single precision first.
+        likelihood.noise = torch.tensor(
+            noise_variance, dtype=train_X.dtype, device=train_X.device
+        )
         super().__init__(
             train_X,
             train_Y,
@@ -106,6 +113,7 @@ class GradientGP(SingleTaskGP):
             input_transform=input_transform,
         )
         self._cache: tuple[list[Tensor], Tensor, Tensor] | None = None
+        self._warned = False
         self.requires_grad_(False)
         self.eval()
 
@@ -232,14 +240,29 @@ class GradientGP(SingleTaskGP):
             return self._cache[1:]
         noise = self.likelihood.noise.unsqueeze(-1)  # ... x 1 x 1
         identity = torch.eye(inputs.shape[-2], dtype=inputs.dtype, device=inputs.device)
-        root = torch.linalg.cholesky(
+        root = psd_safe_cholesky(
             kernel_value(self.covar_module, inputs, inputs) + noise * identity
         )
+        self._warn_once_if_ill_conditioned(root.detach())
         residual = (targets - self.mean_module(inputs)).unsqueeze(-1)
         weights = torch.cholesky_solve(residual, root).squeeze(-1)
         if not tracked:
             self._cache = ([t.detach().clone() for t in state], root, weights)
         return root, weights
+
+    def _warn_once_if_ill_conditioned(self, root: Tensor) -> None:
+        pivots = root.diagonal(dim1=-2, dim2=-1).square()
+        condition = float((pivots.amax(dim=-1) / pivots.amin(dim=-1)).max())
+        if self._warned or condition * torch.finfo(root.dtype).eps < _MOST_ROUNDING:
+            return
+        self._warned = True
+        warnings.warn(
+            f"The kernel matrix has a condition number of {condition:.1e} or more, of "
+            f"which {root.dtype} leaves no correct digits in a gradient: use "
+            "torch.float64, a larger noise_variance or points further apart.",
+            IllConditionedWarning,
+            stacklevel=4,
+        )
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Raise unless X has the features, dtype and device of the training points."""

@@ -1,0 +1,320 @@
+"""The acquisition against brute force, autograd and finite differences."""
+
+import pytest
+import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.optim import optimize_acqf
+from gpytorch.kernels import (
+    MaternKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+
+from botorch_dp.acquisition import GradientInformation
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models import GradientGP, radial_kernel
+
+CPU = torch.device("cpu")
+
+
+def make_kernel(name, d=3):
+    with CPU:
+        kernel = {
+            "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=d)),
+            "matern": lambda: MaternKernel(nu=2.5, ard_num_dims=d),
+            "rq": lambda: ScaleKernel(ScaleKernel(RQKernel())),
+            "polynomial": lambda: PolynomialKernel(power=3),
+            "periodic": lambda: PeriodicKernel(),
+            "sum": lambda: ScaleKernel(RBFKernel()) + MaternKernel(nu=2.5),
+            "active": lambda: RBFKernel(active_dims=[0, 2]),
+        }[name]().double()
+    for part in (kernel, *kernel.sub_kernels()):
+        if part.has_lengthscale and part.ard_num_dims:
+            part.lengthscale = torch.linspace(0.4, 0.9, d, device=CPU)
+    return kernel
+
+
+RADIAL = ["rbf", "matern", "rq"]
+OTHERS = ["polynomial", "periodic", "sum", "active"]
+
+
+@pytest.fixture
+def points(generator):
+    def draw(*shape):
+        return torch.rand(
+            *shape, 3, generator=generator, dtype=torch.float64, device=CPU
+        )
+
+    return draw
+
+
+def make_model(X, name="rbf", noise_variance=1e-3, **kwargs):
+    Y = X.sum(dim=-1, keepdim=True)
+    return GradientGP(X, Y, make_kernel(name), noise_variance, **kwargs)
+
+
+def brute_force(model, X_at, Z):
+    """The trace after really conditioning on the candidates, whatever their values."""
+    conditioned = GradientGP(
+        torch.cat([model.train_inputs[0], Z]),
+        torch.zeros(len(model.train_targets) + len(Z), 1, dtype=Z.dtype, device=CPU),
+        model.covar_module,
+        float(model.noise_variance),
+    )
+    return -conditioned.gradient_posterior(X_at).variance.sum()
+
+
+class TestValue:
+    @pytest.mark.parametrize("q", [1, 4])
+    @pytest.mark.parametrize("name", RADIAL + OTHERS)
+    def test_brute_force(self, name, q, points):
+        model, X_at, Z = make_model(points(12), name), points(1), points(5, q)
+        values = GradientInformation(model, X_at)(Z)
+        expected = torch.stack([brute_force(model, X_at, z) for z in Z])
+        assert torch.allclose(values, expected, rtol=1e-9, atol=1e-10)
+
+    @pytest.mark.parametrize("name", ["rbf", "sum"])
+    def test_several_points_add_up(self, name, points):
+        model, X_at, Z = make_model(points(12), name), points(3), points(2, 4)
+        together = GradientInformation(model, X_at)(Z)
+        alone = sum(GradientInformation(model, x)(Z) for x in X_at)
+        assert torch.allclose(together, alone)
+
+    def test_one_candidate_has_the_closed_form_of_a_rank_one_update(self, points):
+        X, X_at, z = points(12), points(1), points(1)
+        model = make_model(X)
+        before = model.gradient_posterior(X_at).variance.sum()
+        gain = GradientInformation(model, X_at)(z.unsqueeze(0)) + before
+        joint = model.posterior(z)
+        h = 1e-5
+        # c: the posterior covariance of f(z) with the gradient, by differences.
+        steps = h * torch.eye(3, dtype=torch.float64, device=CPU)
+        both = torch.cat([X_at + steps, X_at - steps, z])
+        covariance = model.posterior(both).distribution.covariance_matrix.detach()
+        c = (covariance[:3, -1] - covariance[3:6, -1]) / (2 * h)
+        s = joint.variance.squeeze() + model.noise_variance
+        assert torch.allclose(gain, c.square().sum() / s, rtol=1e-6)
+
+    @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+    @pytest.mark.parametrize("name", ["rbf", "periodic"])
+    def test_t_batches(self, name, batch, points):
+        acqf = GradientInformation(make_model(points(12), name), points(1))
+        Z = points(*batch, 4)
+        values = acqf(Z)
+        flat = Z.reshape(-1, 4, 3)
+        expected = torch.cat([acqf(z.unsqueeze(0)) for z in flat])
+        assert torch.allclose(values.flatten(), expected)
+        assert values.shape == (batch or (1,))
+
+    def test_pending_points_count_as_candidates(self, points):
+        model, X_at, Z, pending = (
+            make_model(points(12)),
+            points(1),
+            points(2, 3),
+            points(2),
+        )
+        with_pending = GradientInformation(model, X_at, X_pending=pending)(Z)
+        together = torch.cat([Z, pending.expand(2, 2, 3)], dim=-2)
+        assert torch.allclose(with_pending, GradientInformation(model, X_at)(together))
+
+    def test_duplicates_are_handled(self, points):
+        X, X_at = points(12), points(1)
+        model = make_model(X, noise_variance=1e-6)
+        Z = torch.cat([X[:2], X_at, X_at]).unsqueeze(0)
+        value = GradientInformation(model, X_at)(Z)
+        assert torch.allclose(value, brute_force(model, X_at, Z[0]), rtol=1e-6)
+
+    def test_targets_do_not_matter(self, points):
+        X, X_at, Z = points(12), points(1), points(2, 3)
+        one = GradientGP(X, X[:, :1])
+        other = GradientGP(X, 1e6 * X[:, 1:2])
+        assert torch.equal(
+            GradientInformation(one, X_at)(Z), GradientInformation(other, X_at)(Z)
+        )
+
+    def test_trace_is_minus_the_value(self, points):
+        acqf = GradientInformation(make_model(points(12)), points(1))
+        Z = points(2, 3)
+        assert torch.equal(acqf.trace(Z), -acqf(Z))
+
+    def test_normalized_inputs(self, points):
+        bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 4.0]], device=CPU).double()
+        X, X_at, Z = points(12), points(1), points(2, 3).requires_grad_()
+        with CPU:
+            transform = Normalize(3, bounds=bounds)
+        model = make_model(X, "sum", input_transform=transform)
+        for name in ("rbf", "sum"):
+            model = make_model(X, name, input_transform=transform)
+            acqf = GradientInformation(model, X_at)
+            values = acqf(Z)
+            for value, z in zip(values, Z.detach(), strict=True):
+                conditioned = model.condition_on_observations(z, z[:, :1])
+                trace = conditioned.gradient_posterior(X_at).variance.sum()
+                assert torch.allclose(value, -trace, rtol=1e-6)
+            assert torch.autograd.gradcheck(acqf, (Z,), atol=1e-5)
+
+    def test_float32(self, points):
+        X, X_at, Z = (p.float() for p in (points(12), points(1), points(2, 3)))
+        with CPU:
+            kernel = RBFKernel()
+        model = GradientGP(X, X[:, :1], kernel, noise_variance=1e-2)
+        kernel = kernel.double()
+        exact = GradientGP(X.double(), X[:, :1].double(), kernel, noise_variance=1e-2)
+        found = GradientInformation(model, X_at)(Z)
+        expected = GradientInformation(exact, X_at.double())(Z.double())
+        assert found.dtype == torch.float32
+        assert torch.allclose(found.double(), expected, rtol=1e-3)
+
+
+class TestGradient:
+    @pytest.mark.parametrize("q", [1, 3])
+    @pytest.mark.parametrize("name", RADIAL + OTHERS)
+    def test_finite_differences(self, name, q, points):
+        acqf = GradientInformation(make_model(points(8), name, 1e-2), points(2))
+        Z = points(2, q).requires_grad_()
+        assert torch.autograd.gradcheck(acqf, (Z,), atol=1e-5, rtol=1e-4)
+
+    def test_autograd_through_the_joint_prior(self, points):
+        # The same value from differentiable pieces, differentiated by autograd.
+        X, X_at = points(12), points(1)
+        model = make_model(X)
+        Z = points(3).requires_grad_()
+
+        def value(Z):
+            every = torch.cat([X, Z])
+            inverse = torch.linspace(0.4, 0.9, 3, device=CPU).double().reciprocal()
+            scale = model.covar_module.outputscale.detach()
+
+            def k(a, b):
+                difference = (a.unsqueeze(-2) - b.unsqueeze(-3)) * inverse
+                return scale * torch.exp(-difference.square().sum(dim=-1) / 2)
+
+            K = k(every, every) + 1e-3 * torch.eye(15, device=CPU)
+            cross = k(X_at, every).mT * (every - X_at) * inverse.square()  # 15 x 3
+            prior = scale * inverse.square().sum()
+            return -(prior - (cross * torch.linalg.solve(K, cross)).sum())
+
+        acqf = GradientInformation(model, X_at)
+        assert torch.allclose(acqf(Z.unsqueeze(0)), value(Z))
+        (found,) = torch.autograd.grad(acqf(Z.unsqueeze(0)).sum(), Z)
+        (expected,) = torch.autograd.grad(value(Z), Z)
+        assert torch.allclose(found, expected, rtol=1e-7, atol=1e-9)
+
+    def test_at_a_coincident_candidate(self, points):
+        X_at = points(1)
+        acqf = GradientInformation(make_model(points(12), "matern"), X_at)
+        Z = torch.stack([X_at, X_at]).requires_grad_()
+        (gradient,) = torch.autograd.grad(acqf(Z).sum(), Z)
+        assert gradient.isfinite().all()
+
+    def test_no_second_derivatives(self, points):
+        acqf = GradientInformation(make_model(points(12)), points(1))
+        Z = points(1, 2).requires_grad_()
+        (gradient,) = torch.autograd.grad(acqf(Z).sum(), Z, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"twice|does not require grad"):
+            gradient.sum().backward()
+
+
+class TestBoTorch:
+    @pytest.mark.parametrize("sequential", [False, True])
+    def test_optimize_acqf_finds_more_than_random_points(self, sequential, points):
+        model, X_at = make_model(points(12)), points(1)
+        acqf = GradientInformation(model, X_at)
+        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], device=CPU).double()
+        with CPU:
+            candidates, value = optimize_acqf(
+                acqf,
+                bounds=bounds,
+                q=3,
+                num_restarts=2,
+                raw_samples=16,
+                sequential=sequential,
+            )
+        assert candidates.shape == (3, 3)
+        assert acqf(candidates) > acqf(points(200, 3)).max()
+        if not sequential:
+            assert torch.allclose(acqf(candidates), value)
+
+    def test_input_constructor(self, points):
+        model, X_at, Z = make_model(points(12)), points(1), points(2, 3)
+        constructor = get_acqf_input_constructor(GradientInformation)
+        arguments = constructor(model=model, X_at=X_at, training_data=None)
+        acqf = GradientInformation(**arguments)
+        assert torch.equal(acqf(Z), GradientInformation(model, X_at)(Z))
+
+
+class TestRadialKernel:
+    @pytest.mark.parametrize("name", RADIAL)
+    def test_profile_is_the_kernel(self, name, points):
+        kernel, X = make_kernel(name), points(5)
+        radial = radial_kernel(kernel, X)
+        z = X * radial.inverse_lengthscale
+        q = torch.cdist(z, z).square()
+        assert torch.allclose(radial.profile(q)[0], kernel(X).to_dense(), atol=1e-7)
+
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_others_have_none(self, name, points):
+        assert radial_kernel(make_kernel(name), points(5)) is None
+
+    def test_batches_and_rough_kernels_have_none(self, points):
+        with CPU:
+            kernels = [
+                RBFKernel(batch_shape=torch.Size([2])),
+                ScaleKernel(RBFKernel(), batch_shape=torch.Size([2])),
+                MaternKernel(nu=1.5),
+                ScaleKernel(RBFKernel(active_dims=[0])),
+            ]
+        assert all(radial_kernel(kernel, points(5)) is None for kernel in kernels)
+
+    def test_all_dimensions_named_is_all(self, points):
+        with CPU:
+            kernel = RBFKernel(active_dims=[0, 1, 2])
+        assert radial_kernel(kernel, points(5)) is not None
+
+
+class TestBadInput:
+    def test_model(self, points):
+        with CPU:
+            plain = SingleTaskGP(points(4), points(4)[:, :1])
+        with pytest.raises(InvalidArgumentError, match=r"SingleTaskGP.*from_model"):
+            GradientInformation(plain, points(1))
+
+    def test_batched_model(self, points):
+        model = GradientGP(points(2, 5), points(2, 5)[..., :1])
+        with pytest.raises(UnsupportedError, match="batched"):
+            GradientInformation(model, points(1))
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            (lambda x: x[:, :2], r"X_at.*\(1, 2\)"),
+            (lambda x: x.unsqueeze(0), r"X_at.*\(1, 1, 3\)"),
+            (lambda x: x[:0], "X_at.*at least one"),
+            (lambda x: x * float("nan"), "X_at.*finite"),
+            (lambda x: x.float(), "X_at.*float32"),
+            (lambda x: None, "X_at.*None"),
+        ],
+    )
+    def test_x_at(self, change, match, points):
+        with pytest.raises(InvalidArgumentError, match=match):
+            GradientInformation(make_model(points(4)), change(points(1)))
+
+    @pytest.mark.parametrize(
+        ("shape", "match"), [((2, 0, 3), "q >= 1"), ((2, 3, 2), r"\(2, 3, 2\)")]
+    )
+    def test_candidates(self, shape, match, points):
+        acqf = GradientInformation(make_model(points(4)), points(1))
+        Z = torch.zeros(shape, dtype=torch.float64, device=CPU)
+        with pytest.raises(InvalidArgumentError, match=match):
+            acqf(Z)
+
+    def test_non_finite_candidates(self, points):
+        acqf = GradientInformation(make_model(points(4)), points(1))
+        with pytest.raises(InvalidArgumentError, match="finite"):
+            acqf(points(1, 2) * float("nan"))
