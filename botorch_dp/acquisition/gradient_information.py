@@ -31,6 +31,7 @@ from botorch.utils.transforms import (
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_gp import GradientGP
@@ -38,6 +39,7 @@ from botorch_dp.models.kernel_gradients import (
     kernel_cross_hessian,
     kernel_gradient,
     kernel_value,
+    prior_gradient_covariance,
 )
 from botorch_dp.models.radial import RadialKernel, radial_kernel
 
@@ -89,33 +91,50 @@ class GradientInformation(AcquisitionFunction):
                 f"X_at must be d or p x d, got shape {tuple(X_at.shape)}."
             )
         with torch.no_grad():
-            posterior = model.gradient_posterior(X_at)
-            at = model.transform_inputs(X_at)
-            inputs = model.train_inputs[0]
-            root, _ = model.geometry()
-            identity = torch.eye(len(root), dtype=root.dtype, device=root.device)
-            inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
-            weight = torch.ones_like(at)
-            if getattr(model, "input_transform", None) is not None:
-                weight = weight / model.input_transform.coefficient
-            cross = kernel_gradient(model.covar_module, at, inputs)  # p x n x d
-            cross = cross * weight.unsqueeze(-2)
-            projected = inverse_root @ cross.transpose(0, 1).flatten(1)  # n x p d
+            self._prepare(model, X_at.detach())
         self.register_buffer("X_at", X_at.detach())
+        self.set_X_pending(X_pending)
+
+    def _prepare(self, model: GradientGP, X_at: Tensor) -> None:
+        """Compute what does not depend on the candidates.
+
+        Everything is in units of the output scale, if the kernel is radial: so its
+        profiles need no scaling.
+        """
+        kernel = model.covar_module
+        at, inputs = model.transform_inputs(X_at), model.train_inputs[0].detach()
+        weight = torch.ones_like(at)
+        if getattr(model, "input_transform", None) is not None:
+            weight = weight / model.input_transform.coefficient
+        root, _ = model.geometry()
+        identity = torch.eye(len(root), dtype=root.dtype, device=root.device)
+        inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
+        cross = kernel_gradient(kernel, at, inputs) * weight.unsqueeze(-2)  # p x n x d
+        projected = inverse_root @ cross.transpose(0, 1).flatten(1)  # n x p d
+        prior = prior_gradient_covariance(kernel, at).diagonal(dim1=-2, dim2=-1)
+        trace = (prior * weight.square()).sum() - projected.square().sum()
+        self._radial = radial = radial_kernel(kernel, inputs)
+        scale = trace.new_ones(()) if radial is None else radial.outputscale
+        self._kernel = [kernel]  # in a list: the model registers it already
         self.register_buffer("_at", at)
         self.register_buffer("_weight", weight)
-        self.register_buffer("_inputs", inputs.detach())
-        self.register_buffer("_inverse_root", inverse_root)
-        self.register_buffer("_projected", projected)
-        self.register_buffer("_prior_trace", posterior.variance.sum())
-        self.register_buffer("_noise", model.noise_variance.detach().reshape(()))
-        self._kernel = [model.covar_module]  # in a list: the model registers it already
-        self._radial = radial_kernel(model.covar_module, inputs)
-        if self._radial is not None:
-            whitened = (inputs.detach() - at[0]) * self._radial.inverse_lengthscale
-            self.register_buffer("_whitened_inputs", whitened)
-            self.register_buffer("_whitened_norms", whitened.square().sum(dim=-1))
-        self.set_X_pending(X_pending)
+        self.register_buffer("_inputs", inputs)
+        self.register_buffer("_scale", scale)
+        inverse_root = (inverse_root * scale.sqrt()).contiguous()
+        self.register_buffer("_inverse_root", inverse_root)  # n x n
+        projected = (projected.mT / scale.sqrt()).contiguous()
+        self.register_buffer("_projected", projected)  # p d x n
+        self.register_buffer("_prior_trace", trace)
+        self.register_buffer("_noise", model.noise_variance.detach().squeeze() / scale)
+        if radial is not None:
+            # What candidates are compared with, around the first point of X_at.
+            inverse = radial.inverse_lengthscale
+            whitened = (torch.cat([inputs, at]) - at[0]) * inverse
+            self.register_buffer("_whitened", whitened)  # (n + p) x d
+            self.register_buffer("_norms", whitened.square().sum(dim=-1))
+            self.register_buffer("_whitened_at", whitened[len(inputs) :])
+            self.register_buffer("_origin", at[0])
+            self.register_buffer("_gradient_weight", weight * inverse)  # p x d
 
     @concatenate_pending_points
     @t_batch_mode_transform()
@@ -128,62 +147,58 @@ class GradientInformation(AcquisitionFunction):
         Returns:
             A ``batch_shape`` tensor: the larger, the smaller the trace.
         """
-        Z = self.model.transform_inputs(X)
-        if self._radial is not None:
-            covariances: _Covariances = _RadialCovariances(
-                self._radial, Z.detach(), self
-            )
-        else:
-            covariances = _KernelCovariances(self._kernel[0], Z.detach(), self)
-        reduction = _TraceReduction.apply(Z, covariances, self)
-        return reduction - self._prior_trace
+        return _MinusTrace.apply(self.model.transform_inputs(X), self)
 
     def trace(self, X: Tensor) -> Tensor:
         """Return the trace itself: minus the acquisition value."""
         return -self(X)
 
 
-class _TraceReduction(torch.autograd.Function):
-    r"""tr(C S^-1 C^T) and its gradient in Z, written out.
+class _MinusTrace(torch.autograd.Function):
+    r"""tr(C S^-1 C^T) minus the trace before, and its gradient in Z, written out.
 
-    With R = L^-1 k(D, Z) and U = L^-1 k(D, x) \nabla^T (L L^T = K) we have
-    C = \nabla_1 k(x, Z) - U^T R and S = k(Z, Z) + s^2 I - R^T R. With G = S^-1 C^T and
+    With R = k(Z, D) L^-T and U = \nabla k(x, D) L^-T (L L^T = K) we have
+    C^T = k(Z, x) \nabla^T - R U^T and S = k(Z, Z) + s^2 I - R R^T. With G = S^-1 C^T and
     M = G G^T,
 
-        d tr = <2 G^T, d \nabla_1 k(x, Z)> + <2 L^-T (R M - U G^T), d k(D, Z)>
+        d tr = <2 G, d k(Z, x) \nabla^T> + <2 (M R - G U) L^-1, d k(Z, D)>
                - <M, d k(Z, Z)>.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, Z: Tensor, k: "_Covariances", acqf: GradientInformation
-    ) -> Tensor:
-        U, inverse_root = acqf._projected, acqf._inverse_root
-        R = inverse_root @ k.with_inputs  # b x n x q
-        C = k.with_gradient - R.mT @ U  # b x q x p d, the transpose of C above
-        S = k.among_candidates - R.mT @ R
+    def forward(ctx: Any, X: Tensor, acqf: GradientInformation) -> Tensor:
+        Z = X.reshape(-1, *X.shape[-2:])  # b x q x d
+        k: _Covariances
+        if acqf._radial is not None:
+            k = _RadialCovariances(acqf._radial, Z, acqf)
+        else:
+            k = _KernelCovariances(acqf._kernel[0], Z, acqf)
+        U, inverse_root, scale = acqf._projected, acqf._inverse_root, acqf._scale
+        R = k.with_inputs @ inverse_root.mT  # b x q x n
+        C = k.with_gradient - R @ U.mT  # b x q x p d, the transpose of C above
+        S = torch.baddbmm(k.among_candidates, R, R.mT, alpha=-1)
         S.diagonal(dim1=-2, dim2=-1).add_(acqf._noise)
-        root = torch.linalg.cholesky(S)
-        half = torch.linalg.solve_triangular(root, C, upper=False)
+        G = torch.cholesky_solve(C, torch.linalg.cholesky(S))  # b x q x p d
         if ctx.needs_input_grad[0]:
-            G = torch.linalg.solve_triangular(root.mT, half, upper=True)  # b x q x p d
             M = G @ G.mT  # b x q x q
-            to_inputs = inverse_root.mT @ (R @ M - U @ G.mT)  # b x n x q
-            ctx.save_for_backward(2 * k.pull_back(G, to_inputs, M))
-        return half.square().sum(dim=(-2, -1))
+            to_inputs = (M @ R - G @ U) @ inverse_root  # b x q x n
+            gradient = (2 * scale) * k.pull_back(G, to_inputs, M)
+            ctx.save_for_backward(gradient.view(X.shape))
+        reduction = scale * (C * G).sum(dim=(-2, -1))
+        return (reduction - acqf._prior_trace).view(X.shape[:-2])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
-        return grad_output[..., None, None] * gradient, None, None
+        return grad_output[..., None, None] * gradient, None
 
 
 class _Covariances(Protocol):
     """Prior covariances of the candidates, and their derivatives.
 
     Attributes:
-        with_inputs: k(D, Z), ``b x n x q``.
+        with_inputs: k(Z, D), ``b x q x n``.
         with_gradient: The covariance of the values at Z with the p gradients wanted,
             ``b x q x p d``.
         among_candidates: k(Z, Z), ``b x q x q``.
@@ -194,7 +209,7 @@ class _Covariances(Protocol):
     among_candidates: Tensor
 
     def pull_back(self, G: Tensor, to_inputs: Tensor, M: Tensor) -> Tensor:
-        """Return half of the gradient in Z: see :class:`_TraceReduction`."""
+        """Return half of the gradient in Z: see :class:`_MinusTrace`."""
         ...
 
 
@@ -204,7 +219,7 @@ class _KernelCovariances:
     def __init__(self, kernel: Kernel, Z: Tensor, acqf: GradientInformation) -> None:
         self._kernel, self._Z, self._acqf = kernel, Z, acqf
         self._weight = acqf._weight.unsqueeze(-2)  # p x 1 x d
-        self.with_inputs = kernel_value(kernel, acqf._inputs, Z)
+        self.with_inputs = kernel_value(kernel, Z, acqf._inputs)
         gradient = kernel_gradient(kernel, acqf._at, Z) * self._weight  # b x p x q x d
         self.with_gradient = gradient.transpose(-2, -3).flatten(-2)
         self.among_candidates = kernel_value(kernel, Z, Z)
@@ -215,7 +230,7 @@ class _KernelCovariances:
         G = G.unflatten(-1, (-1, Z.shape[-1])).transpose(-2, -3) * self._weight
         gradient = (G.unsqueeze(-2) @ hessian).squeeze(-2).sum(dim=-3)
         dk_inputs = kernel_gradient(kernel, Z, self._acqf._inputs)  # b x q x n x d
-        gradient += (to_inputs.mT.unsqueeze(-2) @ dk_inputs).squeeze(-2)
+        gradient += (to_inputs.unsqueeze(-2) @ dk_inputs).squeeze(-2)
         dk_candidates = kernel_gradient(kernel, Z, Z)
         return gradient - (M.unsqueeze(-2) @ dk_candidates).squeeze(-2)
 
@@ -232,35 +247,28 @@ class _RadialCovariances:
     def __init__(
         self, radial: RadialKernel, Z: Tensor, acqf: GradientInformation
     ) -> None:
-        self._inverse = radial.inverse_lengthscale
-        self._x = acqf._whitened_inputs  # n x d
-        self._z = (Z - acqf._at[0]) * self._inverse  # b x q x d
-        self._weight = acqf._weight * self._inverse  # p x d
-        z_norms = self._z.square().sum(dim=-1)  # b x q
-        norms = acqf._whitened_norms.expand(*z_norms.shape[:-1], -1)
-        everything = self._x.expand(*Z.shape[:-2], -1, -1)
-        everything = torch.cat([everything, self._z], dim=-2)  # b x (n + q) x d
-        norms = torch.cat([norms, z_norms], dim=-1).unsqueeze(-1) + z_norms.unsqueeze(
-            -2
-        )
-        squares = norms - 2 * everything @ self._z.mT
-        phi, self._rho, _ = radial.profile(squares.clamp_(min=0.0))  # b x (n + q) x q
-        n = len(self._x)
-        self.with_inputs, self.among_candidates = phi[..., :n, :], phi[..., n:, :]
-        self._everything = everything
-        at = (acqf._at - acqf._at[0]) * self._inverse
-        self._delta = at - self._z.unsqueeze(-2)  # b x q x p x d
-        _, self._rho_at, self._tau_at = radial.profile(
-            self._delta.square().sum(dim=-1, keepdim=True)
-        )
-        self.with_gradient = (-self._rho_at * self._delta * self._weight).flatten(-2)
+        self._inverse, self._weight = radial.inverse_lengthscale, acqf._gradient_weight
+        self._fixed, at = acqf._whitened, acqf._whitened_at
+        self._z = z = (Z - acqf._origin) * self._inverse  # b x q x d
+        norms = z.square().sum(dim=-1, keepdim=True)  # b x q x 1
+        to_fixed = linear(-2 * z, self._fixed, acqf._norms).add_(norms)
+        among = torch.baddbmm(norms + norms.mT, z, z.mT, alpha=-2)
+        squares = torch.cat([to_fixed, among], dim=-1).clamp_(min=0.0)
+        phi, rho, tau = radial.unit_profile(squares)[:3]  # b x q x (n + p + q)
+        sizes = (len(self._fixed) - len(at), len(at), Z.shape[-2])
+        self.with_inputs, _, self.among_candidates = phi.split(sizes, dim=-1)
+        self._rho_inputs, rho_at, self._rho_among = rho.split(sizes, dim=-1)
+        self._tau_at = tau.narrow(-1, *sizes[:2])
+        self._rho_at = rho_at.unsqueeze(-1)
+        self._delta = z.unsqueeze(-2) - at  # b x q x p x d
+        self.with_gradient = (self._rho_at * self._delta * self._weight).flatten(-2)
 
     def pull_back(self, G: Tensor, to_inputs: Tensor, M: Tensor) -> Tensor:
-        delta = self._delta
-        g = G.unflatten(-1, delta.shape[-2:]) * self._weight  # b x q x p x d
-        along = (g * delta).sum(dim=-1, keepdim=True)
-        gradient = (self._rho_at * g - self._tau_at * along * delta).sum(dim=-2)
-        a = self._rho * torch.cat([to_inputs, -M], dim=-2)  # b x (n + q) x q
-        gradient -= a.sum(dim=-2).unsqueeze(-1) * self._z
-        gradient += a.mT @ self._everything
-        return gradient * self._inverse
+        g = G.view_as(self._delta) * self._weight  # b x q x p x d
+        along = (g * self._delta).sum(dim=-1)
+        a = torch.cat([self._rho_inputs * to_inputs, self._tau_at * along], dim=-1)
+        b = self._rho_among * M
+        total = a.sum(dim=-1, keepdim=True) - b.sum(dim=-1, keepdim=True)
+        gradient = (self._rho_at * g).sum(dim=-2) - total * self._z
+        gradient += a @ self._fixed
+        return torch.baddbmm(gradient, b, self._z, alpha=-1) * self._inverse

@@ -132,13 +132,17 @@ def _matern_three_halves(q: Tensor) -> Jet:
 
 
 def matern_five_halves_profile(q: Tensor) -> Jet:
-    """Return phi, rho, tau and tau' of the Matern-5/2 kernel."""
+    """Return phi, rho and tau of the Matern-5/2 kernel, without autograd."""
+    s = (5 * q).sqrt()
+    tau = 25 / 3 * torch.exp(-s)
+    rho = (s + 1) * tau / 5
+    return rho * 0.6 + q * tau / 5, rho, tau
+
+
+def _matern_five_halves(q: Tensor) -> Jet:
     root, positive = _root(5 * q)
-    s = root * positive
-    decay = torch.exp(-s)
-    rho = 5 / 3 * (1 + s) * decay
-    tau_slope = -125 / 6 * decay / root * positive
-    return (1 + s + s.square() / 3) * decay, rho, 25 / 3 * decay, tau_slope
+    tau_slope = -125 / 6 * torch.exp(-root) / root * positive
+    return *matern_five_halves_profile(q), tau_slope
 
 
 def _cosine(q: Tensor) -> Jet:
@@ -183,7 +187,7 @@ def _rbf_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 _MATERN_FORMULAS: dict[float, Profile] = {
     1.5: _matern_three_halves,
-    2.5: matern_five_halves_profile,
+    2.5: _matern_five_halves,
 }
 
 
