@@ -40,7 +40,7 @@ from botorch_dp._checks import check_count
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.models.radial import RadialKernel, radial_kernel
+from botorch_dp.models.radial import RadialKernel
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def optimal_design(
     if getattr(model, "input_transform", None) is not None:
         raise InvalidArgumentError("model must have no input_transform for a design.")
     _check_bounds(bounds, X_at)
-    radial = radial_kernel(model.covar_module, X_at)
+    radial = acqf.radial
     if radial is None:
         raise UnsupportedKernelError(
             f"{type(model.covar_module).__name__} has no optimal design in closed "
@@ -100,7 +100,7 @@ def optimal_design(
     # More points than pairs are repetitions, which divide the noise.
     copies = max(1.0, batch_size / (2 * d))
     noise = float(model.noise_variance / radial.outputscale) / copies
-    directions = _leading_directions(model, X_at, radial)  # d x d, one a column
+    directions = _leading_directions(acqf.prior_covariance[0], radial)  # one a column
     blocks, first = [], 0
     for num_points, m in _groups(min(batch_size, 2 * d), d):
         radius, _ = _best_radius(radial.unit_profile, num_points, m, noise, X_at.device)
@@ -198,11 +198,8 @@ def _simplex(m: int, like: Tensor) -> Tensor:
     return contrasts.mT * math.sqrt((m + 1) / m)
 
 
-def _leading_directions(
-    model: GradientGP, X_at: Tensor, radial: RadialKernel
-) -> Tensor:
+def _leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
     """Return orthonormal directions in whitened coordinates, the least known first."""
-    covariance = model.gradient_posterior(X_at.unsqueeze(0)).covariance[0]
     vectors = torch.linalg.eigh(covariance).eigenvectors.flip(-1)
     # u . grad f is (u / l) . (l grad f).
     return torch.linalg.qr(radial.inverse_lengthscale.unsqueeze(-1) * vectors).Q

@@ -56,6 +56,11 @@ class GradientInformation(AcquisitionFunction):
             (``p x d``) the traces are added up.
         X_pending: Points under evaluation, ``m x d``.
 
+    Attributes:
+        prior_covariance: The covariances of the gradients at ``X_at`` given the model,
+            before any candidate is observed, ``p x d x d``.
+        radial: The kernel in radial form, or None if it has none.
+
     Example:
         >>> from botorch.optim import optimize_acqf
         >>> X = torch.rand(20, 2, dtype=torch.float64)
@@ -111,11 +116,15 @@ class GradientInformation(AcquisitionFunction):
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         cross = kernel_gradient(kernel, at, inputs) * weight.unsqueeze(-2)  # p x n x d
         projected = inverse_root @ cross.transpose(0, 1).flatten(1)  # n x p d
-        prior = prior_gradient_covariance(kernel, at).diagonal(dim1=-2, dim2=-1)
-        trace = (prior * weight.square()).sum() - projected.square().sum()
-        self._radial = radial = radial_kernel(kernel, inputs)
+        prior = prior_gradient_covariance(kernel, at)  # p x d x d
+        half = projected.unflatten(-1, at.shape).transpose(0, 1)  # p x n x d
+        covariance = prior * weight.unsqueeze(-1) * weight.unsqueeze(-2)
+        covariance = covariance - half.mT @ half
+        trace = covariance.diagonal(dim1=-2, dim2=-1).sum()
+        self.radial = radial = radial_kernel(kernel, inputs)
         scale = trace.new_ones(()) if radial is None else radial.outputscale
         self._kernel = [kernel]  # in a list: the model registers it already
+        self.register_buffer("prior_covariance", covariance)
         self.register_buffer("_at", at)
         self.register_buffer("_weight", weight)
         self.register_buffer("_inputs", inputs)
@@ -169,8 +178,8 @@ class _MinusTrace(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, acqf: GradientInformation) -> Tensor:
         Z = X.reshape(-1, *X.shape[-2:])  # b x q x d
         k: _Covariances
-        if acqf._radial is not None:
-            k = _RadialCovariances(acqf._radial, Z, acqf)
+        if acqf.radial is not None:
+            k = _RadialCovariances(acqf.radial, Z, acqf)
         else:
             k = _KernelCovariances(acqf._kernel[0], Z, acqf)
         U, inverse_root, scale = acqf._projected, acqf._inverse_root, acqf._scale

@@ -192,9 +192,8 @@ class GradientGP(SingleTaskGP):
             ``batch_shape x q x d x d``.
         """
         self.check_points("X", X)
-        self.eval()
-        points = self.transform_inputs(X)
         root, weights = self.geometry()
+        points = self.transform_inputs(X)
         inputs = self.train_inputs[0]
         cross = kernel_gradient(self.covar_module, points, inputs)  # ... x q x n x d
         prior = prior_gradient_covariance(self.covar_module, points)
@@ -231,7 +230,8 @@ class GradientGP(SingleTaskGP):
         Kept until a hyperparameter or the training data change; not kept while
         gradients with respect to hyperparameters are asked for.
         """
-        self.eval()
+        if self.training:
+            self.eval()
         inputs, targets = self.train_inputs[0], self.train_targets
         parameters = [*self.parameters()]
         state = [inputs, targets, *parameters, *self.covar_module.buffers()]
