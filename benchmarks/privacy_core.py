@@ -4,12 +4,7 @@ Writes ``benchmarks/results/privacy_core.json`` and the table made from it. Run 
 ``make benchmarks``.
 """
 
-import json
-import statistics
-import time
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 
 import dp_accounting
 import numpy as np
@@ -17,6 +12,7 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from benchmarks._common import report, seconds
 from botorch_dp import GDP, ApproxDP, ExponentialMechanism, PrivacyAccountant, PureDP
 from botorch_dp.privacy import (
     GaussianEvent,
@@ -29,20 +25,9 @@ from botorch_dp.privacy import (
     gaussian_noise_std,
 )
 
-RESULTS = Path(__file__).parent / "results"
 DELTA = 1e-5
 # The federated paper's privacy losses (T = 40, N = 200, delta = N^-1.1), published.
 PUBLISHED = {(0.15, 1.0): 5.93, (0.25, 1.0): 9.91, (0.5, 1.0): 20.12}
-
-
-def seconds(call: Callable[[], object], repeats: int = 5) -> float:
-    """The median time of a call."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def accounting() -> list[dict[str, object]]:
@@ -157,32 +142,9 @@ def throughput() -> list[dict[str, object]]:
 SECTIONS = (accounting, sampled, noise, calibration, throughput)
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """The rows as Markdown."""
-
-    def text(value: object) -> str:
-        return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[text(row.get(column, "")) for column in columns] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main() -> None:
     torch.set_num_threads(1)
-    RESULTS.mkdir(exist_ok=True)
-    results = {section.__name__: section() for section in SECTIONS}
-    (RESULTS / "privacy_core.json").write_text(json.dumps(results, indent=2) + "\n")
-    parts = [
-        "# The privacy core, measured",
-        "Made by `make benchmarks`; times on one core.",
-    ]
-    for section in SECTIONS:
-        parts += [f"## {section.__doc__}", table(results[section.__name__])]
-    text = "\n\n".join(parts) + "\n"
-    (RESULTS / "privacy_core.md").write_text(text)
-    print(text)
+    report("privacy_core", "The privacy core, measured", SECTIONS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""What the benchmarks share: the clock, and the tables they write."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+Row = dict[str, object]
+
+
+def seconds(call: Callable[[], object], repeats: int = 5) -> float:
+    """The median time of a call."""
+    return statistics.median(_times(call, repeats))
+
+
+def race(
+    calls: dict[str, Callable[[], object]], rounds: int = 7, slice_seconds: float = 0.02
+) -> dict[str, float]:
+    """The median time of each call, taken in turns so that load hits all alike.
+
+    Args:
+        calls: What to call, by name.
+        rounds: How many turns each of them gets.
+        slice_seconds: How long a turn lasts at least; one call if that takes longer.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()  # warm up
+    for _ in range(rounds):
+        for name, call in calls.items():
+            end = time.perf_counter() + slice_seconds
+            while True:
+                times[name] += _times(call, 1)
+                if time.perf_counter() >= end:
+                    break
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def _times(call: Callable[[], object], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown."""
+
+    def text(value: object) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[text(row.get(column, "")) for column in columns] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def report(name: str, title: str, sections: Sequence[Callable[[], list[Row]]]) -> None:
+    """Run the sections, write ``results/name.json`` and ``.md``, print the latter."""
+    RESULTS.mkdir(exist_ok=True)
+    results = {section.__name__: section() for section in sections}
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+    parts = [f"# {title}", "Made by `make benchmarks`; times on one core."]
+    for section in sections:
+        parts += [f"## {section.__doc__}", table(results[section.__name__])]
+    text = "\n\n".join(parts) + "\n"
+    (RESULTS / f"{name}.md").write_text(text)
+    print(text)
