@@ -107,11 +107,11 @@ class GradientInformation(AcquisitionFunction):
         profiles need no scaling.
         """
         kernel = model.covar_module
+        root, _ = model.geometry()  # puts the model into evaluation mode
         at, inputs = model.transform_inputs(X_at), model.train_inputs[0].detach()
         weight = torch.ones_like(at)
         if getattr(model, "input_transform", None) is not None:
             weight = weight / model.input_transform.coefficient
-        root, _ = model.geometry()
         identity = torch.eye(len(root), dtype=root.dtype, device=root.device)
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         cross = kernel_gradient(kernel, at, inputs) * weight.unsqueeze(-2)  # p x n x d
@@ -167,8 +167,8 @@ class _MinusTrace(torch.autograd.Function):
     r"""tr(C S^-1 C^T) minus the trace before, and its gradient in Z, written out.
 
     With R = k(Z, D) L^-T and U = \nabla k(x, D) L^-T (L L^T = K) we have
-    C^T = k(Z, x) \nabla^T - R U^T and S = k(Z, Z) + s^2 I - R R^T. With G = S^-1 C^T and
-    M = G G^T,
+    C^T = k(Z, x) \nabla^T - R U^T and S = k(Z, Z) + s^2 I - R R^T. With G = S^-1 C^T
+    and M = G G^T,
 
         d tr = <2 G, d k(Z, x) \nabla^T> + <2 (M R - G U) L^-1, d k(Z, D)>
                - <M, d k(Z, Z)>.
