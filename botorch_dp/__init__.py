@@ -1,5 +1,7 @@
 """Differentially private Bayesian optimization for BoTorch."""
 
+from botorch_dp.acquisition import GradientInformation, optimal_design
+from botorch_dp.models import GradientGP
 from botorch_dp.privacy import (
     GDP,
     RDP,
@@ -21,9 +23,12 @@ __all__ = [
     "Certificate",
     "ExponentialMechanism",
     "GaussianMechanism",
+    "GradientGP",
+    "GradientInformation",
     "LaplaceMechanism",
     "Ledger",
     "PrivacyAccountant",
     "PureDP",
     "SubsampledGaussianMechanism",
+    "optimal_design",
 ]

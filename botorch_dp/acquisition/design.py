@@ -36,7 +36,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from botorch_dp._checks import check_count
+from botorch_dp._checks import check_count, check_positive
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.gradient_gp import GradientGP
@@ -84,8 +84,12 @@ def optimal_design(
         torch.Size([4, 3])
     """
     check_count("batch_size", batch_size)
-    X_at = X_at.squeeze(-2) if isinstance(X_at, Tensor) and X_at.dim() == 2 else X_at
     acqf = GradientInformation(model, X_at)
+    if len(acqf.X_at) != 1:
+        raise InvalidArgumentError(
+            f"X_at must be one point, d or 1 x d, got shape {tuple(X_at.shape)}."
+        )
+    X_at = acqf.X_at[0]
     if getattr(model, "input_transform", None) is not None:
         raise InvalidArgumentError("model must have no input_transform for a design.")
     _check_bounds(bounds, X_at)
@@ -116,17 +120,24 @@ def optimal_design(
 
 
 @torch.no_grad()
-def design_traces(
-    radial: RadialKernel, *, noise_variance: float, num_dims: int
-) -> list[float]:
+def design_traces(radial: RadialKernel, *, noise_variance: float) -> list[float]:
     """Return the trace after the optimal design of each size 1, ..., 2 d, no history.
 
     Args:
         radial: The kernel, see :func:`botorch_dp.models.radial.radial_kernel`.
         noise_variance: The variance of the observations' noise.
-        num_dims: The number d of features.
+
+    Example:
+        >>> from botorch_dp.models import radial_kernel
+        >>> from gpytorch.kernels import RBFKernel
+        >>> kernel = RBFKernel()
+        >>> kernel.lengthscale = 1.0
+        >>> radial = radial_kernel(kernel, torch.zeros(1, 2, dtype=torch.float64))
+        >>> [round(t, 4) for t in design_traces(radial, noise_variance=1e-6)]
+        [1.6321, 1.0001, 0.0016, 0.0001]
     """
-    noise = noise_variance / float(radial.outputscale)
+    num_dims = len(radial.inverse_lengthscale)
+    noise = check_positive("noise_variance", noise_variance) / float(radial.outputscale)
     device = radial.inverse_lengthscale.device
     slope = radial.profile(radial.inverse_lengthscale.new_zeros(()))[1]
     prior = slope * radial.inverse_lengthscale.square()

@@ -29,6 +29,7 @@ from botorch.utils.transforms import (
     t_batch_mode_transform,
 )
 from gpytorch.kernels import Kernel
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
@@ -156,6 +157,7 @@ class GradientInformation(AcquisitionFunction):
         Returns:
             A ``batch_shape`` tensor: the larger, the smaller the trace.
         """
+        self.model.check_points("X", X)
         return _MinusTrace.apply(self.model.transform_inputs(X), self)
 
     def trace(self, X: Tensor) -> Tensor:
@@ -187,7 +189,7 @@ class _MinusTrace(torch.autograd.Function):
         C = k.with_gradient - R @ U.mT  # b x q x p d, the transpose of C above
         S = torch.baddbmm(k.among_candidates, R, R.mT, alpha=-1)
         S.diagonal(dim1=-2, dim2=-1).add_(acqf._noise)
-        G = torch.cholesky_solve(C, torch.linalg.cholesky(S))  # b x q x p d
+        G = torch.cholesky_solve(C, psd_safe_cholesky(S))  # b x q x p d
         if ctx.needs_input_grad[0]:
             M = G @ G.mT  # b x q x q
             to_inputs = (M @ R - G @ U) @ inverse_root  # b x q x n

@@ -30,7 +30,7 @@ def make_kernel(name, lengthscale=1.0, outputscale=1.0):
             kernel.base_kernel = type(base)(ard_num_dims=len(lengthscale)).double()
     lengthscale = torch.tensor(lengthscale, dtype=torch.float64, device=CPU)
     kernel.base_kernel.lengthscale = lengthscale
-    kernel.outputscale = torch.tensor(outputscale, device=CPU)
+    kernel.outputscale = torch.tensor(outputscale, dtype=torch.float64, device=CPU)
     return kernel
 
 
@@ -94,7 +94,7 @@ class TestWithoutHistory:
         d, kernel = 4, make_kernel(name, 0.7, 3.0)
         model = without_history(d, kernel, 1e-5)
         radial = radial_kernel(kernel, origin(d).unsqueeze(0))
-        traces = design_traces(radial, noise_variance=1e-5, num_dims=d)
+        traces = design_traces(radial, noise_variance=1e-5)
         assert len(traces) == 2 * d
         assert traces == sorted(traces, reverse=True)
         for b, trace in enumerate(traces, start=1):
@@ -263,6 +263,17 @@ class TestBadInput:
         model = without_history(2, make_kernel("rbf"))
         with pytest.raises(InvalidArgumentError, match=match):
             optimal_design(model, origin(2), 3, torch.tensor(bounds, **double))
+
+    def test_more_than_one_point(self):
+        model = without_history(2, make_kernel("rbf"))
+        with pytest.raises(InvalidArgumentError, match=r"X_at.*one point.*\(3, 2\)"):
+            optimal_design(model, origin(2).expand(3, 2), 3)
+
+    @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan])
+    def test_noise(self, noise):
+        radial = radial_kernel(make_kernel("rbf"), origin(2).unsqueeze(0))
+        with pytest.raises(InvalidArgumentError, match="noise_variance"):
+            design_traces(radial, noise_variance=noise)
 
     def test_bounds_that_are_no_tensor(self):
         model = without_history(2, make_kernel("rbf"))
