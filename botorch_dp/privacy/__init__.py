@@ -39,11 +39,9 @@ from botorch_dp.privacy.events import (
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
 from botorch_dp.privacy.ledger import Ledger, LedgerEntry
 from botorch_dp.privacy.mechanisms import (
-    ExponentialMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     Mechanism,
-    SubsampledGaussianMechanism,
 )
 from botorch_dp.privacy.noise import (
     NoiseSource,
@@ -51,6 +49,8 @@ from botorch_dp.privacy.noise import (
     SeededNoise,
     SystemNoise,
 )
+from botorch_dp.privacy.selection import ExponentialMechanism
+from botorch_dp.privacy.subsampling import SubsampledGaussianMechanism
 
 __all__ = [
     "GDP",

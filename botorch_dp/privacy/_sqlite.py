@@ -97,7 +97,7 @@ class SQLiteStore:
                 yield connection
         except sqlite3.Error as error:
             raise LedgerError(
-                f"The ledger {self.path} cannot be used: {error}. Nothing was charged."
+                f"The ledger {self.path} cannot be used: {error}."
             ) from error
 
     def _check(self) -> None:

@@ -43,8 +43,8 @@ from botorch_dp.privacy import (
     audit_epsilon,
     audit_epsilon_finite,
     audit_mu,
-    mechanisms,
     mu_audit_power,
+    selection,
     worst_log_ratio,
 )
 
@@ -359,7 +359,7 @@ class TestExponential:
         )
 
     def test_a_million_candidates_in_chunks(self, monkeypatch, double):
-        monkeypatch.setattr(mechanisms, "_CHUNK", 1000)
+        monkeypatch.setattr(selection, "_CHUNK", 1000)
         scores = torch.zeros(1_000_000, **double)
         scores[654_321] = 1e3
         mechanism = make("exponential")

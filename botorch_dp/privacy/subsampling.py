@@ -1,0 +1,149 @@
+r"""Subsampling: Gaussian releases of a random sample of the records.
+
+References:
+    .. [Mironov2019sampled] I. Mironov, K. Talwar and L. Zhang. Renyi Differential
+        Privacy of the Sampled Gaussian Mechanism. 2019.
+    .. [Wang2019subsampled] Y.-X. Wang, B. Balle and S. P. Kasiviswanathan. Subsampled
+        Renyi Differential Privacy and Analytical Moments Accountant. AISTATS 2019.
+"""
+
+import torch
+from torch import Tensor
+
+from botorch_dp._checks import (
+    check_choice,
+    check_count,
+    check_positive,
+    check_private_tensor,
+)
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.clipping import clip_rows
+from botorch_dp.privacy.events import (
+    FixedSizeGaussianEvent,
+    PoissonGaussianEvent,
+    PrivacyEvent,
+)
+from botorch_dp.privacy.ledger import Chargeable
+from botorch_dp.privacy.mechanisms import Mechanism
+from botorch_dp.privacy.noise import SecureNoise
+
+
+class SubsampledGaussianMechanism(Mechanism):
+    r"""Releases the sum of a random sample of clipped records, with Gaussian noise.
+
+    Sampling amplifies privacy as long as nobody learns who was sampled. The sum, not
+    the mean, is released: divide by the *expected* number of sampled records.
+
+    * ``sampling_rate``: a Poisson sample, every record on its own with this
+      probability. Neighbours differ by a record that is absent on one side, so that the
+      sensitivity is ``clip_norm`` [Mironov2019sampled]_.
+    * ``sample_size`` and ``num_records``: a subset of fixed size, without replacement.
+      Neighbours differ by a replaced record: the sensitivity is twice ``clip_norm``.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the sensitivity.
+        clip_norm: The L2 norm to which every record is clipped.
+        sampling_rate: The probability of each record, above zero and at most one.
+        sample_size: The size of the subset.
+        num_records: The number of records, which is public then.
+        adjacency: ``"zero_out"`` (default) or ``"add_or_remove_one"`` for a Poisson
+            sample; ``"replace_one"`` for a subset of fixed size.
+        generator: Seeds the noise and the sample: for experiments only.
+
+    Example:
+        >>> from botorch_dp.privacy import Ledger
+        >>> mechanism = SubsampledGaussianMechanism(
+        ...     noise_multiplier=1.0, clip_norm=1.0, sampling_rate=0.1
+        ... )
+        >>> ledger = Ledger()
+        >>> mechanism.release(torch.ones(1000, 2), ledger=ledger).shape
+        torch.Size([2])
+        >>> round(ledger.spent(delta=1e-5), 2)
+        1.68
+    """
+
+    name = "subsampled_gaussian"
+
+    def __init__(
+        self,
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        sampling_rate: float | None = None,
+        sample_size: int | None = None,
+        num_records: int | None = None,
+        adjacency: str | None = None,
+        generator: torch.Generator | None = None,
+        secure: bool | SecureNoise = False,
+    ) -> None:
+        if secure:
+            raise InvalidArgumentError(
+                "secure must be False: no bound is known for a sampled discrete "
+                f"Gaussian, got secure={secure!r}."
+            )
+        poisson = sampling_rate is not None
+        if poisson == (sample_size is not None) or poisson == (num_records is not None):
+            raise InvalidArgumentError(
+                "give either sampling_rate, or sample_size and num_records; got "
+                f"sampling_rate={sampling_rate!r}, sample_size={sample_size!r}, "
+                f"num_records={num_records!r}."
+            )
+        possible = ("zero_out", "add_or_remove_one") if poisson else ("replace_one",)
+        adjacency = check_choice("adjacency", adjacency or possible[0], possible)
+        super().__init__(adjacency=adjacency, generator=generator)
+        self.noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
+        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.sensitivity = self.clip_norm if poisson else 2 * self.clip_norm
+        self.noise_std = self.noise_multiplier * self.sensitivity
+        self._event: PoissonGaussianEvent | FixedSizeGaussianEvent
+        if sampling_rate is not None:
+            self._event = PoissonGaussianEvent(self.noise_multiplier, sampling_rate)
+        else:
+            self._event = FixedSizeGaussianEvent(
+                self.noise_multiplier,
+                check_count("sample_size", sample_size or 0),
+                check_count("num_records", num_records or 0),
+            )
+
+    def event(self) -> PrivacyEvent:
+        """Return what one release costs."""
+        return self._event
+
+    def release(self, private_rows: Tensor, *, ledger: Chargeable) -> Tensor:
+        """Charge the ledger, then return the noised sum of a fresh sample.
+
+        Args:
+            private_rows: An ``n x d`` tensor of float32 or float64, a row a record.
+            ledger: A ledger or an accountant, charged before anything is drawn.
+
+        Returns:
+            A tensor of ``d`` numbers, which may be published.
+
+        Raises:
+            BudgetExceededError: If the ledger's cap does not allow it.
+        """
+        check_private_tensor("private_rows", private_rows, min_dim=2)
+        num_rows, device = private_rows.shape[0], private_rows.device
+        if private_rows.dim() != 2:
+            raise InvalidArgumentError(
+                f"private_rows must be n x d, got shape {tuple(private_rows.shape)}."
+            )
+        expected = getattr(self._event, "num_records", num_rows)
+        if num_rows != expected:
+            raise InvalidArgumentError(
+                f"private_rows must have num_records={expected} rows, got {num_rows}."
+            )
+        clipped = clip_rows(private_rows, self.clip_norm)  # checks the bound, too
+        self._charge(ledger, self.event(), 1, device)
+        if isinstance(self._event, FixedSizeGaussianEvent):
+            sample = self.noise_source.fixed_size_sample(
+                num_rows, self._event.sample_size, device
+            )
+            total = clipped[sample].double().sum(dim=0)
+        else:
+            sample = self.noise_source.poisson_sample(
+                num_rows, self._event.sampling_rate, device
+            )
+            total = sample.double() @ clipped.double()
+        noisy = self.noise_source.add_gaussian(total, self.noise_std)
+        return noisy.to(private_rows.dtype)
