@@ -80,17 +80,28 @@ class NoiseSource(ABC):
         return torch.where(broken, blind[1], best[1])
 
     def poisson_sample(
-        self, num_records: int, sampling_rate: float, device: torch.device
+        self, shape: torch.Size, sampling_rate: float, device: torch.device
     ) -> Tensor:
-        """Return a mask that holds each record with probability ``sampling_rate``."""
-        return self.uniform(torch.Size([num_records]), device) < sampling_rate
+        """Return a mask that holds each record with probability ``sampling_rate``.
+
+        Args:
+            shape: ``batch_shape x n``; batch elements are sampled on their own.
+            sampling_rate: The probability.
+            device: Where the mask is needed.
+        """
+        return self.uniform(shape, device) < sampling_rate
 
     def fixed_size_sample(
-        self, num_records: int, sample_size: int, device: torch.device
+        self, shape: torch.Size, sample_size: int, device: torch.device
     ) -> Tensor:
-        """Return the indices of a uniformly random subset of ``sample_size``."""
-        order = self.uniform(torch.Size([num_records]), device)
-        return order.topk(sample_size).indices
+        """Return the ``batch_shape x sample_size`` indices of uniform subsets.
+
+        Args:
+            shape: ``batch_shape x n``; batch elements are sampled on their own.
+            sample_size: The size of a subset.
+            device: Where the indices are needed.
+        """
+        return self.uniform(shape, device).topk(sample_size).indices
 
     @abstractmethod
     def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:

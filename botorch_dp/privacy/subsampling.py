@@ -113,37 +113,38 @@ class SubsampledGaussianMechanism(Mechanism):
         """Charge the ledger, then return the noised sum of a fresh sample.
 
         Args:
-            private_rows: An ``n x d`` tensor of float32 or float64, a row a record.
+            private_rows: A ``batch_shape x n x d`` tensor of float32 or float64, a row
+                a record. Each batch element is a release of its own, with a sample of
+                its own, and charged.
             ledger: A ledger or an accountant, charged before anything is drawn.
 
         Returns:
-            A tensor of ``d`` numbers, which may be published.
+            A ``batch_shape x d`` tensor, which may be published.
 
         Raises:
             BudgetExceededError: If the ledger's cap does not allow it.
         """
         check_private_tensor("private_rows", private_rows, min_dim=2)
-        num_rows, device = private_rows.shape[0], private_rows.device
-        if private_rows.dim() != 2:
-            raise InvalidArgumentError(
-                f"private_rows must be n x d, got shape {tuple(private_rows.shape)}."
-            )
+        *_, num_rows, _ = private_rows.shape
         expected = getattr(self._event, "num_records", num_rows)
         if num_rows != expected:
             raise InvalidArgumentError(
                 f"private_rows must have num_records={expected} rows, got {num_rows}."
             )
         clipped = clip_rows(private_rows, self.clip_norm)  # checks the bound, too
-        self._charge(ledger, self.event(), 1, device)
+        batch_shape, device = private_rows.shape[:-2], private_rows.device
+        self._charge(ledger, self.event(), batch_shape.numel(), device)
+        shape = private_rows.shape[:-1]  # batch_shape x n
         if isinstance(self._event, FixedSizeGaussianEvent):
             sample = self.noise_source.fixed_size_sample(
-                num_rows, self._event.sample_size, device
+                shape, self._event.sample_size, device
             )
-            total = clipped[sample].double().sum(dim=0)
+            chosen = clipped.take_along_dim(sample.unsqueeze(-1), dim=-2)
+            total = chosen.double().sum(dim=-2)
         else:
-            sample = self.noise_source.poisson_sample(
-                num_rows, self._event.sampling_rate, device
+            mask = self.noise_source.poisson_sample(
+                shape, self._event.sampling_rate, device
             )
-            total = sample.double() @ clipped.double()
+            total = (mask.double().unsqueeze(-2) @ clipped.double()).squeeze(-2)
         noisy = self.noise_source.add_gaussian(total, self.noise_std)
         return noisy.to(private_rows.dtype)

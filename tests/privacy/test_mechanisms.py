@@ -4,8 +4,8 @@ Audits show every mechanism at its claim, and reject the same mechanism when its
 is 1.5 times too small or its sensitivity off by two. Noise that cannot be seeded is
 audited at confidence 1 - 1e-6, so that a sound mechanism fails once in a million runs.
 Power against both faults: above 1 - 1e-6 for Gaussian noise (mu_audit_power, exact);
-measured with other seeds, 100 of 100 for Laplace, 40 of 40 for exponential, 20 of 20
-for Poisson-sampled noise.
+measured with other seeds, 40 of 40 for exponential and 100 of 100 for Laplace and
+for sampled Gaussian noise.
 """
 
 import math
@@ -406,7 +406,29 @@ class TestSubsampled:
         released = mechanism.release(torch.ones(10, 1, **double), ledger=Ledger())
         assert float(released) == pytest.approx(3.0, abs=1e-4)
 
-    @pytest.mark.parametrize("shape", [(3, 2), (4, 2, 2)])
+    @pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
+    def test_batches_are_sampled_and_charged_one_by_one(self, kind, double):
+        ledger = Ledger()
+        rows = torch.full((50, 4, 2), 100.0, **double)
+        released = make(kind).release(rows.unsqueeze(0), ledger=ledger)
+        assert released.shape == (1, 50, 2)
+        assert ledger.entries[0].count == 50
+        quiet = SubsampledGaussianMechanism(
+            noise_multiplier=1e-9,
+            clip_norm=1.0,
+            **(
+                {"sampling_rate": 0.5}
+                if kind == "poisson"
+                else {"sample_size": 2, "num_records": 4}
+            ),
+        )
+        identity = torch.eye(4, **double).expand(50, 4, 4)
+        samples = quiet.release(identity, ledger=PrivacyAccountant()).round()
+        assert len({tuple(sample) for sample in samples.tolist()}) > 3
+        if kind == "fixed_size":
+            assert (samples.sum(dim=-1) == 2).all()
+
+    @pytest.mark.parametrize("shape", [(3, 2), (4,)])
     def test_wrong_rows(self, shape, double):
         ledger = Ledger()
         with pytest.raises(InvalidArgumentError, match="private_rows"):
@@ -523,9 +545,8 @@ class TestAudits:
 
     def sums(self, mechanism, rows, other, num=5000):
         accountant = PrivacyAccountant()
-        draw = mechanism.release
         return [
-            torch.stack([draw(r, ledger=accountant)[0] for _ in range(num)])
+            mechanism.release(r.expand(num, *r.shape), ledger=accountant)[:, 0]
             for r in (rows, other)
         ]
 

@@ -53,13 +53,13 @@ class TestDistributions:
         uniform = source.uniform(torch.Size([NUM]), CPU)
         assert 0 < uniform.min() < uniform.max() < 1
         assert kolmogorov(uniform, stats.uniform()) > 1e-3
-        taken = source.poisson_sample(NUM, 0.3, CPU)
+        taken = source.poisson_sample(torch.Size([NUM]), 0.3, CPU)
         assert stats.binomtest(int(taken.sum()), NUM, 0.3).pvalue > 1e-3
 
     def test_fixed_size_sample_is_a_uniform_subset(self, source):
         counts = torch.zeros(6, dtype=torch.int64, device=CPU)
         for _ in range(2000):
-            subset = source.fixed_size_sample(6, 2, CPU)
+            subset = source.fixed_size_sample(torch.Size([6]), 2, CPU)
             assert len(set(subset.tolist())) == 2
             counts[subset] += 1
         assert stats.chisquare(counts.numpy()).pvalue > 1e-3
