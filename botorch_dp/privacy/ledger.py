@@ -111,8 +111,9 @@ class Ledger:
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Every charge so far, those of other processes included."""
-        self._refresh()
-        return tuple(self._entries)
+        with self._lock:  # a charge refused in another thread starts the list over
+            self._refresh()
+            return tuple(self._entries)
 
     @property
     def adjacency(self) -> str | None:

@@ -141,6 +141,26 @@ class TestCharging:
         assert len(ledger) == 50
         assert len(refused) == 30
 
+    def test_a_reader_sees_everything_while_a_charge_is_refused(self, monkeypatch):
+        # Another thread is refused just when this one has read: it must wait.
+        ledger = Ledger(cap=PureDP(1.0))
+        ledger.charge(PureEvent(1.0))
+        refresh, threads = ledger._refresh, []
+
+        def overspend():
+            with pytest.raises(BudgetExceededError):
+                ledger.charge(PureEvent(1.0))
+
+        def refresh_and_interfere():
+            refresh()
+            threads.append(threading.Thread(target=overspend))
+            threads[-1].start()
+            threads[-1].join(timeout=0.3)
+
+        monkeypatch.setattr(ledger, "_refresh", refresh_and_interfere)
+        assert len(ledger.entries) == 1
+        threads[0].join()
+
     @pytest.mark.parametrize(
         ("arguments", "match"),
         [
@@ -393,18 +413,21 @@ class TestDamage:
             Ledger(tmp_path)
 
 
-def race(path, barrier, results):
-    """Charge until refused, then report how many charges went through."""
-    ledger = Ledger(path, cap=PureDP(1.0))
-    barrier.wait()
+def charge_until_refused(ledger, results, times, before=lambda: None):
+    """Charge, then report how many charges went through."""
     done = 0
-    for _ in range(50):
-        try:
+    with contextlib.suppress(BudgetExceededError):
+        for _ in range(times):
+            before()
             ledger.charge(PureEvent(0.01))
             done += 1
-        except BudgetExceededError:
-            break
     results.put(done)
+
+
+def race(path, barrier, results):
+    ledger = Ledger(path, cap=PureDP(1.0))
+    barrier.wait()
+    charge_until_refused(ledger, results, times=50)
 
 
 def release_until_killed(path, drawn_path, seed):
@@ -471,23 +494,15 @@ class TestProcesses:
         assert drawn > 200
 
     def test_forked_workers_and_further_handles_share_the_cap(self, tmp_path):
-        # Handles opened before the fork, further handles in every process, and plain
-        # reads of the file: each would drop the locks of a connection kept open.
+        # Handles opened before the fork, and further handles in every process: each
+        # would drop the locks of a connection kept open.
         path = tmp_path / "l.db"
         ledger = Ledger(path, cap=PureDP(1.0))
         ledger.charge(PureEvent(0.01))
         results = FORK.Queue()
 
         def spend(ledger):
-            done = 0
-            for _ in range(60):
-                len(Ledger(path))
-                try:
-                    ledger.charge(PureEvent(0.01))
-                    done += 1
-                except BudgetExceededError:
-                    break
-            results.put(done)
+            charge_until_refused(ledger, results, 60, before=lambda: Ledger(path))
 
         processes = [FORK.Process(target=spend, args=(ledger,)) for _ in range(3)]
         for process in processes:
