@@ -88,7 +88,37 @@ class Mechanism(ABC):
         )
 
 
-class _AdditiveMechanism(Mechanism):
+class CalibratedMechanism(Mechanism):
+    """A mechanism whose noise follows from a guarantee and a sensitivity.
+
+    Args:
+        guarantee: What one release has to meet.
+        sensitivity: How far apart neighbouring values can be.
+        adjacency: For which neighbours the sensitivity is stated.
+        generator: Seeds the noise: for experiments only.
+        secure: Exact discrete noise.
+    """
+
+    def __init__(
+        self,
+        guarantee: Guarantee,
+        *,
+        sensitivity: float,
+        adjacency: str = "replace_one",
+        generator: torch.Generator | None = None,
+        secure: bool | SecureNoise = False,
+    ) -> None:
+        super().__init__(adjacency=adjacency, generator=generator, secure=secure)
+        self.sensitivity = check_positive("sensitivity", sensitivity)
+        self.guarantee = check_guarantee("guarantee", guarantee)
+        self._calibrate()
+
+    @abstractmethod
+    def _calibrate(self) -> None:
+        """Set the size of the noise."""
+
+
+class _AdditiveMechanism(CalibratedMechanism):
     """Adds independent noise to every entry of a tensor."""
 
     @abstractmethod
@@ -155,21 +185,10 @@ class GaussianMechanism(_AdditiveMechanism):
 
     name = "gaussian"
 
-    def __init__(
-        self,
-        guarantee: Guarantee,
-        *,
-        sensitivity: float,
-        adjacency: str = "replace_one",
-        generator: torch.Generator | None = None,
-        secure: bool | SecureNoise = False,
-    ) -> None:
-        super().__init__(adjacency=adjacency, generator=generator, secure=secure)
-        self.sensitivity = check_positive("sensitivity", sensitivity)
-        self.guarantee = check_guarantee("guarantee", guarantee)
+    def _calibrate(self) -> None:
         exact = not isinstance(self.noise_source, SecureNoise)
-        calibrate = gaussian_noise_std if exact else zcdp_noise_std
-        self.noise_std = calibrate(guarantee, sensitivity=self.sensitivity)
+        noise_std = gaussian_noise_std if exact else zcdp_noise_std
+        self.noise_std = noise_std(self.guarantee, sensitivity=self.sensitivity)
 
     def event(self, size: int) -> PrivacyEvent:
         """Return what releasing ``size`` numbers costs."""
@@ -205,19 +224,8 @@ class LaplaceMechanism(_AdditiveMechanism):
 
     name = "laplace"
 
-    def __init__(
-        self,
-        guarantee: Guarantee,
-        *,
-        sensitivity: float,
-        adjacency: str = "replace_one",
-        generator: torch.Generator | None = None,
-        secure: bool | SecureNoise = False,
-    ) -> None:
-        super().__init__(adjacency=adjacency, generator=generator, secure=secure)
-        self.sensitivity = check_positive("sensitivity", sensitivity)
-        self.guarantee = check_guarantee("guarantee", guarantee)
-        self.scale = laplace_scale(guarantee, sensitivity=self.sensitivity)
+    def _calibrate(self) -> None:
+        self.scale = laplace_scale(self.guarantee, sensitivity=self.sensitivity)
 
     def event(self, size: int) -> PrivacyEvent:
         """Return what releasing ``size`` numbers costs."""

@@ -12,20 +12,19 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_positive, check_private_tensor
+from botorch_dp._checks import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.events import ExponentialEvent, PrivacyEvent
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger import Chargeable
-from botorch_dp.privacy.mechanisms import Mechanism
+from botorch_dp.privacy.mechanisms import CalibratedMechanism
 from botorch_dp.privacy.noise import SecureNoise
 
 # Candidates scored at a time: 8 MB of doubles a row.
 _CHUNK = 1 << 20
 
 
-class ExponentialMechanism(Mechanism):
+class ExponentialMechanism(CalibratedMechanism):
     r"""Chooses among finitely many candidates, better ones exponentially more often.
 
     The probability of a candidate is proportional to exp(epsilon * score / (2 Delta)),
@@ -63,16 +62,23 @@ class ExponentialMechanism(Mechanism):
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
     ) -> None:
-        super().__init__(adjacency=adjacency, generator=generator, secure=secure)
-        self.sensitivity = check_positive("sensitivity", sensitivity)
-        self.guarantee = check_guarantee("guarantee", guarantee)
         if monotone and adjacency == "replace_one":
             raise InvalidArgumentError(
                 "monotone=True does not fit adjacency='replace_one': replacing a "
                 "record can raise some scores and lower others."
             )
-        self.epsilon = guarantee.to_pure().epsilon
-        self.scale = (1 if monotone else 2) * self.sensitivity / self.epsilon
+        self.monotone = monotone
+        super().__init__(
+            guarantee,
+            sensitivity=sensitivity,
+            adjacency=adjacency,
+            generator=generator,
+            secure=secure,
+        )
+
+    def _calibrate(self) -> None:
+        self.epsilon = self.guarantee.to_pure().epsilon
+        self.scale = (1 if self.monotone else 2) * self.sensitivity / self.epsilon
 
     def event(self) -> PrivacyEvent:
         """Return what one choice costs."""
