@@ -16,6 +16,7 @@ References:
 """
 
 import copy
+import math
 import warnings
 from typing import Any
 
@@ -280,7 +281,8 @@ class GradientGP(SingleTaskGP):
                 f"{name} must be {reference.dtype} on {reference.device}, got "
                 f"{X.dtype} on {X.device}."
             )
-        if not X.isfinite().all():
+        # One sum tells, unless it overflows.
+        if not math.isfinite(X.detach().sum()) and not X.isfinite().all():
             raise InvalidArgumentError(f"{name} must be finite, got {X!r}.")
 
     def _mean_gradient(self, points: Tensor) -> Tensor:
