@@ -2,6 +2,13 @@
 
 from botorch_dp.acquisition import GradientInformation, optimal_design
 from botorch_dp.models import GradientGP
+from botorch_dp.optimizers import (
+    DPGIBO,
+    GIBO,
+    GPUCB,
+    NoisyGradientDescent,
+    RandomSearch,
+)
 from botorch_dp.privacy import (
     GDP,
     RDP,
@@ -17,7 +24,10 @@ from botorch_dp.privacy import (
 )
 
 __all__ = [
+    "DPGIBO",
     "GDP",
+    "GIBO",
+    "GPUCB",
     "RDP",
     "ApproxDP",
     "Certificate",
@@ -27,8 +37,10 @@ __all__ = [
     "GradientInformation",
     "LaplaceMechanism",
     "Ledger",
+    "NoisyGradientDescent",
     "PrivacyAccountant",
     "PureDP",
+    "RandomSearch",
     "SubsampledGaussianMechanism",
     "optimal_design",
 ]

@@ -26,6 +26,10 @@ class BudgetExceededError(BotorchDPError):
     """A charge would pass the ledger's cap; nothing was recorded or drawn."""
 
 
+class OptimizerStateError(BotorchDPError):
+    """An optimizer was called out of turn, or given a state that is not its own."""
+
+
 class LedgerError(BotorchDPError):
     """A ledger file is not a ledger, is damaged, or disagrees with its owner."""
 

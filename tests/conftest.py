@@ -4,6 +4,9 @@ import hypothesis
 import pytest
 import torch
 
+# Workers run side by side: more threads each would only wait for one another.
+torch.set_num_threads(1)
+
 # Examples on a busy machine take as long as they take.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")

@@ -1,6 +1,6 @@
 """Models of public points: kernels with derivatives, gradients of processes."""
 
-from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut
+from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut, nearest_points
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.gradient_posterior import GradientPosterior
 from botorch_dp.models.kernel_gradients import (
@@ -24,6 +24,7 @@ __all__ = [
     "kernel_gradient",
     "kernel_value",
     "kernel_value_and_gradient",
+    "nearest_points",
     "prior_gradient_covariance",
     "radial_kernel",
 ]

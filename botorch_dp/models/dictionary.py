@@ -59,6 +59,24 @@ class LeaveOneOut:
         return columns * columns.mT / self.inverse_diagonal[..., None, None]
 
 
+@torch.no_grad()
+def nearest_points(kernel: Kernel, points: Tensor, x: Tensor, window: int) -> Tensor:
+    """Find the points nearest to x in the kernel's own metric.
+
+    Args:
+        kernel: The covariance function.
+        points: A ``batch_shape x M x d`` tensor.
+        x: A ``batch_shape x d`` tensor.
+        window: How many points; all if there are fewer.
+
+    Returns:
+        A ``batch_shape x min(window, M)`` tensor of indices, the nearest first.
+    """
+    cross = kernel(points, x.unsqueeze(-2)).to_dense().squeeze(-1)
+    distances = kernel(points, diag=True) - 2.0 * cross
+    return distances.argsort(dim=-1, stable=True)[..., :window]
+
+
 class KernelDictionary:
     r"""Public points with the Cholesky factor of :math:`K = k(D, D) + s^2 I`.
 
@@ -235,9 +253,7 @@ class KernelDictionary:
         """
         check_count("window", window)
         self._check_points("x", x)
-        cross = self._covariance(self._points, x.unsqueeze(-2)).squeeze(-1)
-        distances = self.kernel(self._points, diag=True) - 2.0 * cross
-        return distances.argsort(dim=-1, stable=True)[..., :window]
+        return nearest_points(self.kernel, self._points, x, window)
 
     def subset(self, indices: Tensor) -> "KernelDictionary":
         """Return a dictionary of some of the points, such as the nearest, in O(w^3).

@@ -57,7 +57,8 @@ class GradientGP(SingleTaskGP):
     themselves have to be public, or released through a mechanism: the model keeps them.
 
     Args:
-        train_X: A ``batch_shape x n x d`` tensor of points.
+        train_X: A ``batch_shape x n x d`` tensor of points; with n = 0 the posterior of
+            the gradient is its prior.
         train_Y: A ``batch_shape x n x 1`` tensor of values.
         covar_module: A twice differentiable GPyTorch kernel. By default an RBF kernel
             with length scale 0.5, for points in the unit cube.
@@ -244,7 +245,8 @@ class GradientGP(SingleTaskGP):
         root = psd_safe_cholesky(
             kernel_value(self.covar_module, inputs, inputs) + noise * identity
         )
-        self._warn_once_if_ill_conditioned(root.detach())
+        if root.numel():
+            self._warn_once_if_ill_conditioned(root.detach())
         residual = (targets - self.mean_module(inputs)).unsqueeze(-1)
         weights = torch.cholesky_solve(residual, root).squeeze(-1)
         if not tracked:
@@ -310,8 +312,6 @@ def _check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
             "train_X must be batch_shape x n x d and train_Y batch_shape x n x 1, got "
             f"{tuple(train_X.shape)} and {tuple(train_Y.shape)}."
         )
-    if train_X.shape[-2] == 0:
-        raise InvalidArgumentError("train_X must hold at least one point.")
     if not train_X.isfinite().all():
         raise InvalidArgumentError("train_X must be finite.")
 

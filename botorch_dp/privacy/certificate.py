@@ -56,6 +56,7 @@ class Certificate:
         num_releases: How many releases were composed.
         parameters: Public parameters of the run.
         versions: Of the libraries involved.
+        private: False for a baseline that adds no noise: nothing is guaranteed.
     """
 
     unit: str
@@ -68,6 +69,7 @@ class Certificate:
     num_releases: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    private: bool = True
 
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, UNITS)
@@ -124,6 +126,35 @@ class Certificate:
             versions=_versions(),
         )
 
+    @classmethod
+    def not_private(
+        cls, reason: str, *, parameters: Mapping[str, Any] | None = None
+    ) -> "Certificate":
+        """Say that nothing is guaranteed, and why.
+
+        Args:
+            reason: What sees private data without noise.
+            parameters: Public parameters to state; plain JSON values.
+
+        Example:
+            >>> certificate = Certificate.not_private("random search adds no noise")
+            >>> print(str(certificate).splitlines()[0])
+            NOT PRIVATE: random search adds no noise
+        """
+        return cls(
+            unit="record",
+            adjacency="replace_one",
+            guarantee=None,
+            epsilons={},
+            accountant="none",
+            assumptions=(reason,),
+            noise=(),
+            num_releases=0,
+            parameters=dict(parameters or {}),
+            versions=_versions(),
+            private=False,
+        )
+
     @property
     def for_experiments_only(self) -> bool:
         """Whether the noise can be repeated by whoever knows the seed."""
@@ -131,6 +162,8 @@ class Certificate:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the certificate as labelled lines."""
+        if not self.private:
+            return [("protects", "nobody"), *self._parameter_rows()]
         rows = [("protects", f"every {self.unit}")]
         neighbours = _NEIGHBOURS[self.adjacency].format(unit=self.unit)
         rows.append(("neighbours", f"{self.adjacency}: {neighbours}"))
@@ -146,12 +179,14 @@ class Certificate:
         rows += [("holds", assumption) for assumption in self.assumptions]
         rows += [("noise", _NOISE[name]) for name in self.noise]
         rows += [("not covered", text) for text in self.excluded]
-        rows += [
+        return rows + self._parameter_rows()
+
+    def _parameter_rows(self) -> list[tuple[str, str]]:
+        rows = [
             ("parameter", f"{key}={value}") for key, value in self.parameters.items()
         ]
         versions = ", ".join(f"{name} {text}" for name, text in self.versions.items())
-        rows.append(("versions", versions))
-        return rows
+        return [*rows, ("versions", versions)]
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -162,6 +197,8 @@ class Certificate:
 
     def __str__(self) -> str:
         lines = ["Differential privacy certificate"]
+        if not self.private:
+            lines = [f"NOT PRIVATE: {'; '.join(self.assumptions)}"]
         if self.for_experiments_only:
             lines[0] += " (FOR EXPERIMENTS ONLY: the noise was seeded)"
         lines += [f"  {label:<12}{text}" for label, text in self.rows()]

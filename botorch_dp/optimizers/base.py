@@ -1,0 +1,277 @@
+"""What all optimizers share: ask, tell, run, history, result, state and checkpoints.
+
+Left of a mechanism everything is private, right of it everything may be published. An
+optimizer's state, its history and the points it asks for are on the right.
+"""
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from botorch_dp._checks import check_count
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
+from botorch_dp.optimizers.coordinates import Coordinates
+from botorch_dp.optimizers.private_losses import Losses
+from botorch_dp.privacy import Certificate
+
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """Public facts about one step.
+
+    Attributes:
+        number: From 1.
+        x: Where the step ended, a ``d`` tensor.
+        num_evaluations: How many points were asked for so far.
+        noise_std: The standard deviation of the noise on each released number; 0 where
+            none was added.
+        trace: What the surrogate left unknown of the gradient, if there is one.
+    """
+
+    number: int
+    x: Tensor
+    num_evaluations: int
+    noise_std: float = 0.0
+    trace: float | None = None
+
+
+@dataclass(frozen=True)
+class OptimizationResult:
+    """What a run found, and what may be said about its privacy.
+
+    Attributes:
+        x: The last point, or the best where a method knows it: a ``d`` tensor.
+        average: The mean of the second half of the iterates in search coordinates,
+            which is steadier under noise.
+        history: Public facts, step by step.
+        certificate: What is guaranteed, to whom, under which assumptions.
+    """
+
+    x: Tensor
+    average: Tensor
+    history: tuple[Step, ...]
+    certificate: Certificate
+
+    @property
+    def num_evaluations(self) -> int:
+        """How many points were evaluated."""
+        return self.history[-1].num_evaluations
+
+
+class PrivateOptimizer(ABC):
+    """Minimizes the mean of per-record losses over a box.
+
+    ``ask`` says where to evaluate, from public state alone. ``tell`` is where private
+    data enters: it validates, charges the ledger, draws noise, in that order, and what
+    it keeps of the data never leaves.
+
+    Args:
+        bounds: A ``2 x d`` tensor of lower and upper bounds, with dtype and device.
+        num_records: The number n of private records, which is public.
+        num_steps: The number T of steps.
+        transform: The search coordinates, see :class:`Coordinates`.
+    """
+
+    name: ClassVar[str]
+    noun: ClassVar[str] = "one loss for each record and point"
+
+    def __init__(
+        self,
+        *,
+        bounds: Tensor,
+        num_records: int,
+        num_steps: int,
+        transform: str | Sequence[str] = "linear",
+    ) -> None:
+        self.coordinates = Coordinates(bounds, transform)
+        self.num_records = check_count("num_records", num_records)
+        self.num_steps = check_count("num_steps", num_steps)
+        self.run_id = uuid.uuid4().hex
+        self._history: list[Step] = []
+        self._pending: Tensor | None = None  # in search coordinates
+
+    @property
+    def bounds(self) -> Tensor:
+        """The ``2 x d`` bounds."""
+        return self.coordinates.bounds
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """Public facts about the steps so far."""
+        return tuple(self._history)
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been taken, or paid for."""
+        return len(self._history) >= self.num_steps
+
+    @property
+    def num_evaluations(self) -> int:
+        """How many points have been asked for and told."""
+        return self._history[-1].num_evaluations if self._history else 0
+
+    def ask(self) -> Tensor:
+        """Return the points to evaluate next, from public state alone.
+
+        Returns:
+            A ``b x d`` tensor; the same one until :meth:`tell` is called.
+        """
+        if self.done:
+            raise OptimizerStateError(
+                f"All {self.num_steps} steps have been taken and paid for: read "
+                "result(), or start a new run with a budget of its own."
+            )
+        if self._pending is None:
+            self._pending = self._propose()
+        return self.coordinates.from_search(self._pending)
+
+    def tell(self, losses: Losses) -> None:
+        """Take a step from the private losses at the points of :meth:`ask`.
+
+        Args:
+            losses: An ``n x b`` tensor with a row for each record. Or chunks of its
+                rows (``n_i x b`` tensors), or a callable that yields such chunks from
+                the points: then the whole never has to be in memory.
+        """
+        if self._pending is None:
+            raise OptimizerStateError(
+                "tell has nothing to answer: call ask() first, and tell once for each."
+            )
+        step = self._learn(losses, self._pending)
+        self._pending = None
+        self._history.append(step)
+
+    def run(
+        self,
+        objective: Callable[[Tensor], Tensor | Any],
+        *,
+        progress: bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> OptimizationResult:
+        """Ask and tell until done.
+
+        Args:
+            objective: From ``b x d`` points to what :meth:`tell` takes.
+            progress: Whether to show a progress bar.
+            checkpoint: A file that is written after every step. If it exists, the run
+                goes on from there. The ledger has to outlive the process too: unless
+                one with a path was given, it is kept in ``<checkpoint>.ledger``.
+        """
+        if checkpoint is not None:
+            self._keep_ledger_at(f"{os.fspath(checkpoint)}.ledger")
+            if os.path.exists(checkpoint):
+                device = self.bounds.device
+                self.load_state_dict(read_checkpoint(checkpoint, device))
+            else:  # before anything is charged: it names the run
+                write_checkpoint(checkpoint, self.state_dict())
+        with tqdm(
+            total=self.num_steps,
+            initial=len(self._history),
+            desc=self.name,
+            unit="step",
+            disable=not progress,
+        ) as bar:
+            while not self.done:
+                self.tell(objective(self.ask()))
+                if checkpoint is not None:
+                    write_checkpoint(checkpoint, self.state_dict())
+                bar.update()
+        return self.result()
+
+    def result(self) -> OptimizationResult:
+        """Return what has been found so far, with its certificate."""
+        if not self._history:
+            raise OptimizerStateError("No step has been taken: call run(), or ask().")
+        X = torch.stack([step.x for step in self._history])
+        second_half = self.coordinates.to_search(X[len(X) // 2 :])
+        return OptimizationResult(
+            x=self._best(),
+            average=self.coordinates.from_search(second_half.mean(dim=0)),
+            history=self.history,
+            certificate=self.certificate(),
+        )
+
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """Return what is guaranteed of everything released so far."""
+
+    @abstractmethod
+    def _propose(self) -> Tensor:
+        """Return the next points in search coordinates, ``b x d``."""
+
+    @abstractmethod
+    def _learn(self, losses: Losses, points: Tensor) -> Step:
+        """Validate, charge, draw, update; raise before the charge or not at all."""
+
+    def _best(self) -> Tensor:
+        return self._history[-1].x
+
+    def _keep_ledger_at(self, path: str) -> None:
+        """Make what was spent outlive the process."""
+        del path
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise OptimizerStateError(
+            "An optimizer may hold private losses while it runs, and cannot be pickled "
+            "or copied: save its state_dict()."
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            "method": self.name,
+            "num_records": self.num_records,
+            "num_steps": self.num_steps,
+            "bounds": self.bounds.tolist(),
+            "transform": list(self.coordinates.transform),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, from which :meth:`load_state_dict` goes on.
+
+        Of optimizers that are private it may be published: it holds releases and what
+        follows from them.
+        """
+        return {
+            "version": _STATE_VERSION,
+            "run_id": self.run_id,
+            "settings": self.settings(),
+            "history": [vars(step).copy() for step in self._history],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of an optimizer with the same settings."""
+        if state_dict.get("version") != _STATE_VERSION:
+            raise OptimizerStateError(
+                f"state_dict must have version {_STATE_VERSION}, got "
+                f"{state_dict.get('version')!r}."
+            )
+        theirs, ours = state_dict["settings"], self.settings()
+        if theirs != ours:
+            different = sorted(
+                key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key)
+            )
+            raise InvalidArgumentError(
+                "state_dict is of a run with other settings: "
+                + ", ".join(
+                    f"{key}={theirs.get(key)!r} there, {ours.get(key)!r} here"
+                    for key in different
+                )
+                + "."
+            )
+        self.run_id = state_dict["run_id"]
+        self._pending = None  # what was asked for is asked for again
+        self._history = [
+            Step(**{**step, "x": step["x"].to(self.bounds)})
+            for step in state_dict["history"]
+        ]

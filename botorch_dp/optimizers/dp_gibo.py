@@ -1,0 +1,362 @@
+r"""DP-GIBO: private optimization in many dimensions, from losses alone.
+
+The surrogate's geometry, hence where to evaluate and the weights
+:math:`W = \nabla k(\theta, D) (K + s^2 I)^{-1}`, depends on public points only. The
+private losses L (n x M) enter once, linearly: the gradients of all records are
+:math:`G = L W^\top`. They are clipped, averaged, noised and followed.
+
+References:
+    .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
+        Scalable Differentially Private Bayesian Optimization. 2025. Algorithms 1 and 2.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.optim import optimize_acqf
+from gpytorch.kernels import Kernel, RBFKernel
+from torch import Tensor
+
+from botorch_dp._checks import check_choice, check_count, check_positive
+from botorch_dp.acquisition import GradientInformation, design_traces, optimal_design
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models import (
+    GradientGP,
+    KernelDictionary,
+    check_twice_differentiable,
+    kernel_gradient,
+    nearest_points,
+    prior_gradient_covariance,
+    radial_kernel,
+)
+from botorch_dp.optimizers.base import Step
+from botorch_dp.optimizers.gibo_theory import GIBOPlan, plan
+from botorch_dp.optimizers.gradient_descent import PrivateGradientDescent, Update
+from botorch_dp.optimizers.private_losses import Losses, PrivateLosses, checked_chunks
+from botorch_dp.privacy import Guarantee, Ledger, SecureNoise
+
+_DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
+_SEARCHES = ("design", "polish", "optimize")
+_MEANS = ("constant", "zero")
+_UNKNOWN = -1
+
+
+class DPGIBO(PrivateGradientDescent):
+    r"""Gradient-information Bayesian optimization under differential privacy.
+
+    Minimizes the mean of per-record losses over a box. Each step evaluates b points
+    around the current one, estimates every record's gradient from its own losses,
+    releases the clipped mean with noise, and follows it ([Sopa2025dpgibo]_, Algorithm
+    1). Everything happens in search coordinates: the unit cube unless ``transform``
+    says otherwise.
+
+    Args:
+        bounds: A ``2 x d`` tensor of lower and upper bounds.
+        num_records: The number n of private records.
+        guarantee: What the whole run has to meet: ``GDP``, ``ApproxDP`` or ``RDP``.
+        num_steps: The number T of steps, which share the budget equally.
+        clip_norm: The bound B on a record's gradient, in search coordinates.
+        batch_size: The number b of points a step; d + 1 by default.
+        kernel: A twice differentiable GPyTorch kernel with fixed hyperparameters, in
+            search coordinates; by default an RBF kernel with length scale 0.5.
+        noise_variance: The variance of the observations' noise: what is known of noisy
+            losses (section 3.4), or a jitter beside the kernel's scale.
+        mean: ``"constant"``: a prior mean estimated for each record (it changes W by a
+            rank-one term), so that losses need not be centred; or ``"zero"``, as in the
+            paper.
+        transform: ``"linear"``, ``"log"`` or ``"identity"``, for all or for each
+            dimension.
+        update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
+        step_size: Its learning rate, in search coordinates.
+        initial_x: Where to start; the centre of the box by default.
+        window: How many of the nearest points seen so far the surrogate uses; by
+            default 4 (d + 1), with which a step costs the same however many there are.
+        tolerance: Algorithm 2: evaluate, in each step, the fewest points that bring the
+            trace of the gradient's covariance below it. Excludes ``batch_size``.
+        search: How to choose the points: ``"design"`` in closed form (the default, for
+            radial kernels), ``"polish"`` it by ``optimize_acqf``, or ``"optimize"``
+            from random starts (the default for other kernels).
+        ledger: What is charged; by default one with the guarantee as its cap.
+        generator: Seeds the noise: for experiments only.
+        secure: Exact discrete noise; with ``ApproxDP`` or ``RDP``.
+
+    Example:
+        >>> from botorch_dp import GDP
+        >>> records = torch.rand(1000, 2, dtype=torch.float64)  # private
+        >>> def losses(X):  # 1000 x b
+        ...     return (records.unsqueeze(1) - X).square().sum(dim=-1) / 2
+        >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> opt = DPGIBO(bounds, 1000, GDP(mu=1.0), num_steps=10, clip_norm=1.0)
+        >>> result = opt.run(losses, progress=False)
+        >>> result.x.shape, result.certificate.guarantee
+        (torch.Size([2]), GDP(mu=1))
+    """
+
+    name = "dp-gibo"
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        num_records: int,
+        guarantee: Guarantee,
+        num_steps: int,
+        clip_norm: float,
+        *,
+        batch_size: int | None = None,
+        kernel: Kernel | None = None,
+        noise_variance: float = 1e-6,
+        mean: str = "constant",
+        transform: str | Sequence[str] = "linear",
+        update: Update = "adagrad",
+        step_size: float | None = None,
+        initial_x: Tensor | None = None,
+        window: int | None = None,
+        tolerance: float | None = None,
+        search: str | None = None,
+        ledger: Ledger | None = None,
+        generator: torch.Generator | None = None,
+        secure: bool | SecureNoise = False,
+    ) -> None:
+        super().__init__(
+            bounds,
+            num_records,
+            guarantee,
+            num_steps,
+            clip_norm,
+            transform=transform,
+            update=update,
+            step_size=step_size,
+            initial_x=initial_x,
+            ledger=ledger,
+            generator=generator,
+            secure=secure,
+        )
+        d = self.coordinates.dim
+        self.kernel = self._make_kernel(kernel)
+        self.noise_variance = check_positive("noise_variance", noise_variance)
+        self.mean = check_choice("mean", mean, _MEANS)
+        self.window = check_count("window", 4 * (d + 1) if window is None else window)
+        radial = radial_kernel(self.kernel, self._parameter.unsqueeze(0))
+        if search is None:
+            search = "optimize" if radial is None else "design"
+        self.search = check_choice("search", search, _SEARCHES)
+        if radial is None and self.search != "optimize":
+            raise InvalidArgumentError(
+                f"search must be 'optimize' with {type(self.kernel).__name__}, which "
+                f"has no design in closed form, got {search!r}."
+            )
+        if batch_size is not None and tolerance is not None:
+            raise InvalidArgumentError(
+                "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
+                f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
+            )
+        self.batch_size = check_count(
+            "batch_size", d + 1 if batch_size is None else batch_size
+        )
+        self.tolerance = None
+        if tolerance is not None:
+            self.tolerance = self._check_tolerance(tolerance)
+        self._points = self._parameter.new_empty(0, d)  # all seen, search coordinates
+        self._columns: list[int] = []  # where their losses are, _UNKNOWN if nowhere
+        self._losses = PrivateLosses()
+        self._last_trace = float("nan")
+
+    @staticmethod
+    def plan(**kwargs: Any) -> GIBOPlan:
+        """Choose the number of steps and the clip norm from public facts, and print it.
+
+        Args:
+            **kwargs: See :func:`botorch_dp.optimizers.gibo_theory.plan`.
+        """
+        chosen = plan(**kwargs)
+        print(chosen)
+        return chosen
+
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            **super().settings(),
+            "batch_size": self.batch_size,
+            "kernel": _describe(self.kernel),
+            "noise_variance": self.noise_variance,
+            "mean": self.mean,
+            "window": self.window,
+            "tolerance": self.tolerance,
+            "search": self.search,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: releases, and what follows from them."""
+        return {**super().state_dict(), "points": self._points.clone()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of an optimizer with the same settings.
+
+        The state holds no losses, so the next :meth:`ask` returns the points that the
+        surrogate uses once more, beside the new ones.
+        """
+        super().load_state_dict(state_dict)
+        self._points = state_dict["points"].to(self.bounds)
+        self._columns = [_UNKNOWN] * len(self._points)
+        self._losses.forget()
+
+    def _propose(self) -> Tensor:
+        # Line 4: the points that leave least unknown of the gradient at theta.
+        nearby = self._nearby()
+        new = self._new_points(self._points[nearby])
+        # Line 5: D_t. Where losses were told in chunks, or before a crash, ask again.
+        self._remembered = [i for i in nearby if self._columns[i] != _UNKNOWN]
+        self._again = [i for i in nearby if self._columns[i] == _UNKNOWN]
+        return torch.cat([self._points[self._again], new])
+
+    def _private_gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
+        known = self._points[self._remembered]
+        # Line 6: G = L W^T, the gradients of all records; W is public.
+        weights, self._last_trace = self._weights(torch.cat([known, points]))
+        known_weights, told_weights = weights.mT.split([len(known), len(points)])
+        columns = [self._columns[i] for i in self._remembered]
+        chunks = checked_chunks(
+            losses,
+            self.coordinates.from_search(points),
+            self.num_records,
+            len(points),
+            self.noun,
+        )
+        for remembered, told in self._losses.blocks(columns, chunks):
+            gradients = told @ told_weights
+            if remembered is not None:
+                gradients += remembered @ known_weights
+            yield gradients
+
+    def _learn(self, losses: Losses, points: Tensor) -> Step:
+        step = super()._learn(losses, points)
+        columns = [_UNKNOWN] * len(points)
+        if isinstance(losses, Tensor) and not self.done:
+            columns = self._losses.append(losses.detach().to(points))
+        if self.done:
+            self._losses.forget()
+        again = len(self._again)
+        for index, column in zip(self._again, columns[:again], strict=True):
+            self._columns[index] = column
+        self._points = torch.cat([self._points, points[again:]])
+        self._columns += columns[again:]
+        return step
+
+    def _trace(self) -> float:
+        return self._last_trace
+
+    def _nearby(self) -> list[int]:
+        """Return which of the points seen before the surrogate uses, oldest first."""
+        if len(self._points) <= self.window:
+            return list(range(len(self._points)))
+        nearest = nearest_points(
+            self.kernel, self._points, self._parameter, self.window
+        )
+        return sorted(nearest.tolist())
+
+    @torch.no_grad()
+    def _weights(self, D: Tensor) -> tuple[Tensor, float]:
+        r"""Return W, which maps a record's losses at D to its gradient, and the trace.
+
+        With a constant mean :math:`1^\top K^{-1} l / 1^\top K^{-1} 1` for each record,
+        W loses what it would make of a constant.
+        """
+        theta = self._parameter.unsqueeze(0)
+        dictionary = KernelDictionary(
+            self.kernel, D, noise_variance=self.noise_variance
+        )
+        cross = kernel_gradient(self.kernel, theta, D).squeeze(0)  # M x d
+        solved = dictionary.solve(torch.cat([cross, torch.ones_like(D[:, :1])], dim=-1))
+        W, ones = solved[:, :-1].mT, solved[:, -1]  # d x M, M
+        prior = prior_gradient_covariance(self.kernel, theta)
+        trace = prior.diagonal(dim1=-2, dim2=-1).sum() - (W * cross.mT).sum()
+        if self.mean == "constant":
+            of_constants = W.sum(dim=-1)  # d
+            trace = trace + of_constants.square().sum() / ones.sum()
+            W = W - of_constants.unsqueeze(-1) * ones / ones.sum()
+        return W, float(trace)
+
+    def _new_points(self, seen: Tensor) -> Tensor:
+        # Geometry alone: no target enters.
+        model = GradientGP(
+            seen, torch.zeros_like(seen[:, :1]), self.kernel, self.noise_variance
+        )
+        box, batch_size = self.coordinates.box, self.batch_size
+        if self.search == "optimize":
+            acqf = GradientInformation(model, self._parameter)
+            return self._optimize(acqf, num_restarts=4, raw_samples=64)
+        if self.tolerance is not None:
+            batch_size = self._smallest_batch(model, self.tolerance)
+        design = optimal_design(model, self._parameter, batch_size, box)
+        if self.search == "design":
+            return design.points
+        acqf = GradientInformation(model, self._parameter)
+        polished = self._optimize(
+            acqf, num_restarts=1, batch_initial_conditions=design.points.unsqueeze(0)
+        )
+        return polished if acqf.trace(polished) < design.trace else design.points
+
+    def _optimize(self, acqf: GradientInformation, **options: Any) -> Tensor:
+        devices = [] if self.bounds.device.type == "cpu" else [self.bounds.device]
+        starts = options.get("batch_initial_conditions")
+        batch_size = self.batch_size if starts is None else starts.shape[-2]
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            # From public state alone, and the same when asked again.
+            torch.manual_seed(len(self._history))
+            warnings.simplefilter("ignore", BotorchWarning)
+            points, _ = optimize_acqf(
+                acqf, self.coordinates.box, q=batch_size, **options
+            )
+        return points.detach()
+
+    def _smallest_batch(self, model: GradientGP, tolerance: float) -> int:
+        """Algorithm 2, line 4: the fewest points that reach the tolerance."""
+        low, high = 1, 2 * self.coordinates.dim
+        while low < high:  # more points never leave more unknown
+            middle = (low + high) // 2
+            design = optimal_design(
+                model, self._parameter, middle, self.coordinates.box
+            )
+            if float(design.trace) <= tolerance:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _check_tolerance(self, tolerance: float) -> float:
+        tolerance = check_positive("tolerance", tolerance)
+        radial = radial_kernel(self.kernel, self._parameter.unsqueeze(0))
+        if radial is None or self.search == "optimize":
+            raise InvalidArgumentError(
+                "tolerance needs designs in closed form: use a radial kernel (RBF, "
+                "Matern-5/2, rational quadratic) and search='design' or 'polish'."
+            )
+        floor = design_traces(radial, noise_variance=self.noise_variance)[-1]
+        if tolerance < floor:
+            raise InvalidArgumentError(
+                f"tolerance must be at least {floor:.6g}, what 2 d points leave "
+                f"unknown with noise_variance={self.noise_variance:g}, got "
+                f"{tolerance!r}."
+            )
+        return tolerance
+
+    def _make_kernel(self, kernel: Kernel | None) -> Kernel:
+        if kernel is None:
+            with self._parameter.device:
+                kernel = RBFKernel()
+                kernel.lengthscale = _DEFAULT_LENGTHSCALE
+        check_twice_differentiable(kernel)
+        kernel = copy.deepcopy(kernel).to(self._parameter)
+        return kernel.requires_grad_(False).eval()
+
+
+def _describe(kernel: Kernel) -> dict[str, Any]:
+    """Return a kernel as plain values."""
+    parameters = {
+        name: parameter.tolist() for name, parameter in kernel.named_parameters()
+    }
+    return {"type": " ".join(str(kernel).split()), "parameters": parameters}

@@ -1,0 +1,326 @@
+r"""Private gradient descent: clipped per-record gradients, averaged, noised, followed.
+
+With :math:`g_i` the gradient of record i, a step releases
+
+.. math::
+    \frac{1}{n} \sum_{i=1}^n g_i \min(1, B / \|g_i\|) + N(0, \sigma^2 I), \qquad
+    \sigma = \frac{2 B \sqrt{T}}{n \mu},
+
+which replacing one record moves by at most 2 B / n. Everything after it is
+post-processing: any update rule, projections and averages. Where the gradients come
+from is up to subclasses.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Optimizer
+
+from botorch_dp._checks import check_positive
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+    OptimizerStateError,
+    UnsupportedConversionError,
+)
+from botorch_dp.optimizers.base import PrivateOptimizer, Step
+from botorch_dp.optimizers.private_losses import Losses
+from botorch_dp.privacy import (
+    GDP,
+    Certificate,
+    GaussianMechanism,
+    Guarantee,
+    Ledger,
+    PrivacyEvent,
+    SecureNoise,
+    SeededNoise,
+    clip_rows,
+)
+from botorch_dp.privacy.certificate import WORST_CASE
+
+Update = str | Callable[..., Optimizer]
+
+# In unit-cube coordinates; DP-GIBO's experiments were flat from 0.1 to 0.3 (AdaGrad).
+_UPDATES: dict[str, tuple[Callable[..., Optimizer], float]] = {
+    "adagrad": (Adagrad, 0.2),
+    "sgd": (SGD, 0.1),
+}
+ASSUMPTIONS = (
+    WORST_CASE,
+    "what is told of a record depends on that record and the point alone, not on other "
+    "private records",
+    "bounds, kernel, clip norm, steps and start were chosen without the private data",
+    "protects the records whose losses are told, not data that models were trained on",
+)
+
+
+class PrivateGradientDescent(PrivateOptimizer):
+    """Follows noisy means of clipped per-record gradients.
+
+    Args:
+        bounds: A ``2 x d`` tensor of lower and upper bounds.
+        num_records: The number n of records.
+        guarantee: What the whole run has to meet: ``GDP``, ``ApproxDP`` or ``RDP``.
+        num_steps: The number T of steps, which share the budget equally.
+        clip_norm: The bound B on a record's gradient, in search coordinates.
+        transform: The search coordinates, see :class:`Coordinates`.
+        update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
+        step_size: Its learning rate, in search coordinates; 0.2 for AdaGrad and 0.1
+            for SGD by default.
+        initial_x: Where to start, a ``d`` tensor; the centre of the box by default. It
+            must not depend on private data.
+        ledger: What is charged; by default one with the guarantee as its cap.
+        generator: Seeds the noise: for experiments only.
+        secure: Exact discrete noise; with ``ApproxDP`` or ``RDP``.
+    """
+
+    def __init__(
+        self,
+        bounds: Tensor,
+        num_records: int,
+        guarantee: Guarantee,
+        num_steps: int,
+        clip_norm: float,
+        *,
+        transform: str | Sequence[str] = "linear",
+        update: Update = "adagrad",
+        step_size: float | None = None,
+        initial_x: Tensor | None = None,
+        ledger: Ledger | None = None,
+        generator: torch.Generator | None = None,
+        secure: bool | SecureNoise = False,
+    ) -> None:
+        super().__init__(
+            bounds=bounds,
+            num_records=num_records,
+            num_steps=num_steps,
+            transform=transform,
+        )
+        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.guarantee = _check_gaussian(guarantee, secure)
+        self._mechanism = GaussianMechanism(
+            self._guarantee_of_a_step(secure),
+            sensitivity=2 * self.clip_norm / self.num_records,
+            generator=generator,
+            secure=secure,
+        )
+        self._own_ledger = ledger is None
+        self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
+        self._num_charged = 0
+        self._set_update(update, step_size)
+        self._parameter = self.coordinates.box.mean(dim=0)
+        if initial_x is not None:
+            initial_x = self.coordinates.check_inside("initial_x", initial_x)
+            start = self.coordinates.to_search(initial_x)
+            self._parameter = self.coordinates.project(start)
+        self._start_update()
+
+    @property
+    def x(self) -> Tensor:
+        """The current point, a ``d`` tensor."""
+        return self.coordinates.from_search(self._parameter)
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on each coordinate of a step."""
+        return self._mechanism.noise_std
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been taken, or paid for.
+
+        A run that was killed between charging and drawing has paid for a step that it
+        did not take: it ends a step earlier.
+        """
+        return self._num_charged >= self.num_steps
+
+    def certificate(self) -> Certificate:
+        """Return what is guaranteed of everything charged to the ledger."""
+        return Certificate.from_ledger(
+            self.ledger,
+            assumptions=ASSUMPTIONS,
+            parameters={**self._to_certify(), "noise_std": self.noise_std},
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            **super().settings(),
+            "guarantee": self.guarantee.to_dict(),
+            "clip_norm": self.clip_norm,
+            "update": self._update_name,
+            "step_size": self._step_size,
+        }
+
+    def _to_certify(self) -> dict[str, Any]:
+        """Return the settings that a reader of the certificate wants to see."""
+        hidden = ("bounds", "kernel", "guarantee", "transform")
+        return {
+            key: value for key, value in self.settings().items() if key not in hidden
+        }
+
+    @abstractmethod
+    def _private_gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
+        """Yield the gradients of consecutive records, ``n_i x d``, after checks."""
+
+    def _trace(self) -> float | None:
+        """Return what is unknown of the gradient, if that can be said."""
+        return None
+
+    def _learn(self, losses: Losses, points: Tensor) -> Step:
+        # Line 7: clip every record's gradient to B, and average.
+        total = torch.zeros_like(self._parameter, dtype=torch.float64)
+        for gradients in self._private_gradients(losses, points):
+            total += clip_rows(gradients, self.clip_norm).sum(dim=0, dtype=total.dtype)
+        # Line 8: charged, then noised; what follows is post-processing.
+        gradient = self._release(total / self.num_records).to(self._parameter)
+        self._follow(gradient)
+        return Step(
+            number=len(self._history) + 1,
+            x=self.x,
+            num_evaluations=self.num_evaluations + len(points),
+            noise_std=self.noise_std,
+            trace=self._trace(),
+        )
+
+    def _release(self, private_mean: Tensor) -> Tensor:
+        released = self._mechanism.release(
+            private_mean, ledger=_RunLedger(self.ledger, self._label)
+        )
+        self._num_charged += 1
+        return released
+
+    def _follow(self, gradient: Tensor) -> None:
+        self._optimized.grad = gradient
+        with gradient.device:  # torch.optim makes its counters on the default device
+            self._optimizer.step()
+        with torch.no_grad():
+            self._optimized.copy_(self.coordinates.project(self._optimized))
+        self._parameter = self._optimized.detach().clone()
+
+    def _set_update(self, update: Update, step_size: float | None) -> None:
+        if isinstance(update, str):
+            if update not in _UPDATES:
+                raise InvalidArgumentError(
+                    f"update must be one of {', '.join(map(repr, _UPDATES))} or a "
+                    f"torch.optim class, got {update!r}."
+                )
+            self._update, default = _UPDATES[update]
+            self._update_name = update
+            step_size = default if step_size is None else step_size
+        else:
+            if not callable(update):
+                raise InvalidArgumentError(
+                    f"update must be a name or a torch.optim class, got {update!r}."
+                )
+            self._update, self._update_name = update, getattr(update, "__name__", "")
+        self._step_size = (
+            None if step_size is None else check_positive("step_size", step_size)
+        )
+
+    def _start_update(self) -> None:
+        self._optimized = torch.nn.Parameter(self._parameter.clone())
+        rate = {} if self._step_size is None else {"lr": self._step_size}
+        with self._parameter.device:
+            self._optimizer = self._update([self._optimized], **rate)
+
+    def _guarantee_of_a_step(self, secure: bool | SecureNoise) -> GDP:
+        """Return the share of one step: T of them add up to the whole.
+
+        Squares of mu add up, and so do the costs of discrete noise, of which one
+        release of everything says how much is needed.
+        """
+        whole = GaussianMechanism(self.guarantee, sensitivity=1.0, secure=secure)
+        return GDP(1.0 / (whole.noise_std * math.sqrt(self.num_steps)))
+
+    @property
+    def _label(self) -> str:
+        return f"{self.name} {self.run_id}"
+
+    def _keep_ledger_at(self, path: str) -> None:
+        if self.ledger.path is not None:
+            return
+        if not self._own_ledger or self._num_charged:
+            raise OptimizerStateError(
+                "checkpoint needs a ledger that outlives the process: give the "
+                "optimizer ledger=Ledger(path, cap=...), or start a new run."
+            )
+        self.ledger = Ledger(path, cap=self.ledger.cap)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: releases, and what follows from them."""
+        return {
+            **super().state_dict(),
+            "num_charged": self._num_charged,
+            "parameter": self._parameter.clone(),
+            "update": self._optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of an optimizer with the same settings.
+
+        The ledger never says less than was spent: charges of the run that it lacks (a
+        new ledger) are made again, and those that the state lacks (a crash after the
+        charge) count as steps paid for.
+        """
+        super().load_state_dict(state_dict)
+        self._parameter = state_dict["parameter"].to(self.bounds)
+        self._start_update()
+        with self._parameter.device:
+            self._optimizer.load_state_dict(state_dict["update"])
+        self._recharge(state_dict["num_charged"])
+
+    def _recharge(self, num_charged: int) -> None:
+        """Bring ledger and state to the larger of what either says was charged."""
+        charged = sum(
+            entry.count
+            for entry in self.ledger.entries
+            if entry.mechanism.endswith(self._label)
+        )
+        if num_charged > charged:
+            _RunLedger(self.ledger, self._label).charge(
+                self._mechanism.event(self.coordinates.dim),
+                count=num_charged - charged,
+                mechanism=self._mechanism.name,
+                adjacency=self._mechanism.adjacency,
+                noise=self._mechanism.noise_source.name,
+            )
+        self._num_charged = max(charged, num_charged)
+        if isinstance(self._mechanism.noise_source, SeededNoise):
+            # It starts over, and the noise of steps taken must not come again.
+            zero = torch.zeros_like(self._parameter, dtype=torch.float64)
+            for _ in range(self._num_charged):
+                self._mechanism.noise_source.add_gaussian(zero, self.noise_std)
+
+
+class _RunLedger:
+    """Charges a ledger in the name of a run, so that its charges can be found again."""
+
+    def __init__(self, ledger: Ledger, label: str) -> None:
+        self._ledger, self._label = ledger, label
+
+    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
+        labels["mechanism"] = f"{labels.get('mechanism', '')}, {self._label}"
+        return self._ledger.charge(event, count=count, **labels)
+
+
+def _check_gaussian(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
+    if not isinstance(guarantee, Guarantee):
+        raise InvalidArgumentError(
+            f"guarantee must be a GDP, an ApproxDP or an RDP, got {guarantee!r}."
+        )
+    try:
+        guarantee.to_gdp()
+    except UnsupportedConversionError as error:
+        raise InvalidArgumentError(
+            f"guarantee must be one that Gaussian noise can meet: {error}"
+        ) from error
+    if secure and isinstance(guarantee, GDP):
+        raise InvalidArgumentError(
+            "guarantee must be an ApproxDP or an RDP with secure=True: discrete noise "
+            f"is not proven to be Gaussian differentially private, got {guarantee!r}."
+        )
+    return guarantee
