@@ -1,5 +1,6 @@
 """What the benchmarks share: the clock, and the tables they write."""
 
+import inspect
 import json
 import statistics
 import time
@@ -59,14 +60,32 @@ def table(rows: list[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def report(name: str, title: str, sections: Sequence[Callable[[], list[Row]]]) -> None:
-    """Run the sections, write ``results/name.json`` and ``.md``, print the latter."""
+def report(
+    name: str,
+    title: str,
+    sections: Sequence[Callable[[], list[Row]]],
+    only: Sequence[str] = (),
+) -> None:
+    """Run the sections, write ``results/name.json`` and ``.md``, print the latter.
+
+    Args:
+        name: Of the files.
+        title: Of the page.
+        sections: Each makes a table; its docstring is the heading, and text below it.
+        only: Names of the sections to run; the others keep the results they have.
+    """
     RESULTS.mkdir(exist_ok=True)
-    results = {section.__name__: section() for section in sections}
-    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+    path = RESULTS / f"{name}.json"
+    results = json.loads(path.read_text()) if only and path.exists() else {}
+    for section in sections:
+        if not only or section.__name__ in only:
+            results[section.__name__] = section()
+            path.write_text(json.dumps(results, indent=2) + "\n")
     parts = [f"# {title}", "Made by `make benchmarks`; times on one core."]
     for section in sections:
-        parts += [f"## {section.__doc__}", table(results[section.__name__])]
+        if section.__name__ in results:
+            text = inspect.cleandoc(section.__doc__ or section.__name__)
+            parts += [f"## {text}", table(results[section.__name__])]
     text = "\n\n".join(parts) + "\n"
     (RESULTS / f"{name}.md").write_text(text)
     print(text)

@@ -253,8 +253,9 @@ class GPUCB(_BestOfMeans):
             qUpperConfidenceBound(model, beta=self.beta),
             self.coordinates.box,
             q=self.batch_size,
-            num_restarts=4,
-            raw_samples=128,
+            num_restarts=2,
+            raw_samples=64,
+            options={"maxiter": 100},
         )
         return points.detach()
 

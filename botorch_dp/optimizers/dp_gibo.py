@@ -10,6 +10,7 @@ References:
         Scalable Differentially Private Bayesian Optimization. 2025. Algorithms 1 and 2.
 """
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
 _SEARCHES = ("design", "polish", "optimize")
 _MEANS = ("constant", "zero")
 _UNKNOWN = -1
+# Shares of the prior variance below this are taken for rounding.
+_NOTHING = 1e-8
 
 
 class DPGIBO(PrivateGradientDescent):
@@ -161,7 +164,7 @@ class DPGIBO(PrivateGradientDescent):
         if tolerance is not None:
             self.tolerance = self._check_tolerance(tolerance)
         self._points = self._parameter.new_empty(0, d)  # all seen, search coordinates
-        self._columns: list[int] = []  # where their losses are, _UNKNOWN if nowhere
+        self._rows: list[int] = []  # where their losses are, _UNKNOWN if nowhere
         self._losses = PrivateLosses()
         self._last_trace = float("nan")
 
@@ -201,7 +204,7 @@ class DPGIBO(PrivateGradientDescent):
         """
         super().load_state_dict(state_dict)
         self._points = state_dict["points"].to(self.bounds)
-        self._columns = [_UNKNOWN] * len(self._points)
+        self._rows = [_UNKNOWN] * len(self._points)
         self._losses.forget()
 
     def _propose(self) -> Tensor:
@@ -209,8 +212,8 @@ class DPGIBO(PrivateGradientDescent):
         nearby = self._nearby()
         new = self._new_points(self._points[nearby])
         # Line 5: D_t. Where losses were told in chunks, or before a crash, ask again.
-        self._remembered = [i for i in nearby if self._columns[i] != _UNKNOWN]
-        self._again = [i for i in nearby if self._columns[i] == _UNKNOWN]
+        self._remembered = [i for i in nearby if self._rows[i] != _UNKNOWN]
+        self._again = [i for i in nearby if self._rows[i] == _UNKNOWN]
         return torch.cat([self._points[self._again], new])
 
     def _private_gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
@@ -218,7 +221,7 @@ class DPGIBO(PrivateGradientDescent):
         # Line 6: G = L W^T, the gradients of all records; W is public.
         weights, self._last_trace = self._weights(torch.cat([known, points]))
         known_weights, told_weights = weights.mT.split([len(known), len(points)])
-        columns = [self._columns[i] for i in self._remembered]
+        rows = [self._rows[i] for i in self._remembered]
         chunks = checked_chunks(
             losses,
             self.coordinates.from_search(points),
@@ -226,7 +229,7 @@ class DPGIBO(PrivateGradientDescent):
             len(points),
             self.noun,
         )
-        for remembered, told in self._losses.blocks(columns, chunks):
+        for remembered, told in self._losses.blocks(rows, chunks):
             gradients = told @ told_weights
             if remembered is not None:
                 gradients += remembered @ known_weights
@@ -234,16 +237,16 @@ class DPGIBO(PrivateGradientDescent):
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         step = super()._learn(losses, points)
-        columns = [_UNKNOWN] * len(points)
+        rows = [_UNKNOWN] * len(points)
         if isinstance(losses, Tensor) and not self.done:
-            columns = self._losses.append(losses.detach().to(points))
+            rows = self._losses.append(losses.detach().to(points))
         if self.done:
             self._losses.forget()
         again = len(self._again)
-        for index, column in zip(self._again, columns[:again], strict=True):
-            self._columns[index] = column
+        for index, row in zip(self._again, rows[:again], strict=True):
+            self._rows[index] = row
         self._points = torch.cat([self._points, points[again:]])
-        self._columns += columns[again:]
+        self._rows += rows[again:]
         return step
 
     def _trace(self) -> float:
@@ -288,7 +291,9 @@ class DPGIBO(PrivateGradientDescent):
         box, batch_size = self.coordinates.box, self.batch_size
         if self.search == "optimize":
             acqf = GradientInformation(model, self._parameter)
-            return self._optimize(acqf, num_restarts=4, raw_samples=64)
+            if self._is_known(acqf):  # a kernel of finite rank: any points will do
+                return self._random_points()
+            return self._optimize(acqf, num_restarts=2, raw_samples=64)
         if self.tolerance is not None:
             batch_size = self._smallest_batch(model, self.tolerance)
         design = optimal_design(model, self._parameter, batch_size, box)
@@ -300,18 +305,37 @@ class DPGIBO(PrivateGradientDescent):
         )
         return polished if acqf.trace(polished) < design.trace else design.points
 
+    def _is_known(self, acqf: GradientInformation) -> bool:
+        """Whether nothing but rounding is left to learn about the gradient."""
+        prior = prior_gradient_covariance(self.kernel, self._parameter.unsqueeze(0))
+        left, before = (
+            covariance.diagonal(dim1=-2, dim2=-1).sum()
+            for covariance in (acqf.prior_covariance, prior)
+        )
+        return bool(left <= _NOTHING * before)
+
     def _optimize(self, acqf: GradientInformation, **options: Any) -> Tensor:
-        devices = [] if self.bounds.device.type == "cpu" else [self.bounds.device]
         starts = options.get("batch_initial_conditions")
         batch_size = self.batch_size if starts is None else starts.shape[-2]
-        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-            # From public state alone, and the same when asked again.
-            torch.manual_seed(len(self._history))
+        with self._public_randomness(), warnings.catch_warnings():
             warnings.simplefilter("ignore", BotorchWarning)
             points, _ = optimize_acqf(
                 acqf, self.coordinates.box, q=batch_size, **options
             )
         return points.detach()
+
+    def _random_points(self) -> Tensor:
+        low, high = self.coordinates.box
+        with self._public_randomness():
+            return low + (high - low) * torch.rand_like(low.expand(self.batch_size, -1))
+
+    @contextlib.contextmanager
+    def _public_randomness(self) -> Iterator[None]:
+        """Seed torch from public state: the same points when asked again."""
+        devices = [] if self.bounds.device.type == "cpu" else [self.bounds.device]
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(len(self._history))
+            yield
 
     def _smallest_batch(self, model: GradientGP, tolerance: float) -> int:
         """Algorithm 2, line 4: the fewest points that reach the tolerance."""

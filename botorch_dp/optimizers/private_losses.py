@@ -16,48 +16,51 @@ _CHUNK = 65536
 
 
 class PrivateLosses:
-    """The losses of every record at the points seen so far, n x M.
+    """The losses of every record at the points seen so far.
 
     They are left of the mechanism: only :meth:`blocks` hands them out, nothing prints
     them, and they are no part of any state.
     """
 
     def __init__(self) -> None:
+        # M x n, a row for each point: some points are then read in one sweep.
         self._buffer: Tensor | None = None
         self._size = 0
 
     def append(self, losses: Tensor) -> list[int]:
-        """Keep the losses of some points, and return their columns."""
-        columns = list(range(self._size, self._size + losses.shape[-1]))
-        needed = self._size + losses.shape[-1]
-        if self._buffer is None or needed > self._buffer.shape[-1]:
+        """Keep the ``n x b`` losses at some points, and return where they are."""
+        size, needed = self._size, self._size + losses.shape[-1]
+        if self._buffer is None or needed > len(self._buffer):
             # Doubled, so that appending costs a copy now and then, not every time.
-            grown = losses.new_empty(len(losses), max(needed, 2 * self._size))
+            grown = losses.new_empty(max(needed, 2 * size), len(losses))
             if self._buffer is not None:
-                grown[:, : self._size] = self._buffer[:, : self._size]
+                grown[:size] = self._buffer[:size]
             self._buffer = grown
-        self._buffer[:, self._size : needed] = losses
+        self._buffer[size:needed] = losses.mT
         self._size = needed
-        return columns
+        return list(range(size, needed))
 
     def blocks(
-        self, columns: list[int], chunks: Iterable[Tensor]
+        self, rows: list[int], chunks: Iterable[Tensor]
     ) -> Iterator[tuple[Tensor | None, Tensor]]:
         """Yield, for blocks of records, what is known of them and what was just told.
 
         Args:
-            columns: Which of the points seen before.
+            rows: Which of the points seen before.
             chunks: The losses just told, consecutive records.
         """
         first = 0
         for chunk in chunks:
             for told in chunk.split(_CHUNK):
-                known = None
-                if columns and self._buffer is not None:
-                    rows = self._buffer[first : first + len(told), : self._size]
-                    known = _select(rows, columns)
-                yield known, told
-                first += len(told)
+                last = first + len(told)
+                yield self._known(rows, first, last), told
+                first = last
+
+    def _known(self, rows: list[int], first: int, last: int) -> Tensor | None:
+        if not rows or self._buffer is None:
+            return None
+        chosen = torch.tensor(rows, device=self._buffer.device)
+        return self._buffer[:, first:last].index_select(0, chosen).mT
 
     def forget(self) -> None:
         """Drop everything."""
@@ -103,9 +106,3 @@ def checked_chunks(
             f"losses must have num_records={num_records} rows, one for each record, "
             f"got {total}."
         )
-
-
-def _select(rows: Tensor, columns: list[int]) -> Tensor:
-    if columns == list(range(rows.shape[-1])):
-        return rows
-    return rows.index_select(-1, torch.tensor(columns, device=rows.device))
