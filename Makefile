@@ -46,6 +46,7 @@ format: $(VENV)/.all  ## repair style and format
 benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/results
 	$(BIN)/python -m benchmarks.privacy_core
 	$(BIN)/python -m benchmarks.gradient_information
+	$(BIN)/python -m benchmarks.dp_gibo
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

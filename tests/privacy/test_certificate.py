@@ -63,6 +63,17 @@ class TestContent:
         ):
             assert part in text
 
+    def test_not_private(self):
+        certificate = Certificate.not_private("it peeks", parameters={"steps": 3})
+        assert not certificate.private
+        text = str(certificate)
+        assert text.startswith("NOT PRIVATE: it peeks")
+        assert "nobody" in text
+        assert "steps=3" in text
+        assert "epsilon" not in text
+        assert Certificate.from_json(certificate.to_json()) == certificate
+        assert "NOT PRIVATE" in certificate._repr_html_()
+
     def test_worst_case_is_the_default_assumption(self, ledger):
         assert "worst case" in str(Certificate.from_ledger(ledger))
 
