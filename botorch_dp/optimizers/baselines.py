@@ -28,7 +28,7 @@ from botorch_dp.optimizers.base import PrivateOptimizer, Step
 from botorch_dp.optimizers.dp_gibo import DPGIBO
 from botorch_dp.optimizers.gradient_descent import PrivateGradientDescent
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
-from botorch_dp.privacy import GDP, Certificate
+from botorch_dp.privacy import GDP, Certificate, GaussianMechanism
 
 # A bound that no gradient reaches, for optimizers that do not clip.
 _NO_CLIPPING = 1e30
@@ -110,7 +110,9 @@ class GIBO(DPGIBO):
     def _keep_ledger_at(self, path: str) -> None:
         del path
 
-    def _recharge(self, num_charged: int) -> None:
+    def _recharge(
+        self, num_charged: int, mechanism: GaussianMechanism, size: int
+    ) -> None:
         self._num_charged = num_charged
 
     def settings(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ post-processing: any update rule, projections and averages. Where the gradients 
 from is up to subclasses.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,25 +20,24 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer
 
 from botorch_dp._checks import check_positive
-from botorch_dp.exceptions import (
-    InvalidArgumentError,
-    OptimizerStateError,
-    UnsupportedConversionError,
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.base import Step
+from botorch_dp.optimizers.charging import (
+    ASSUMPTIONS,
+    ChargingOptimizer,
+    RunLedger,
+    check_gaussian,
+    share_of_a_step,
 )
-from botorch_dp.optimizers.base import PrivateOptimizer, Step
 from botorch_dp.optimizers.private_losses import Losses
 from botorch_dp.privacy import (
-    GDP,
     Certificate,
     GaussianMechanism,
     Guarantee,
     Ledger,
-    PrivacyEvent,
     SecureNoise,
-    SeededNoise,
     clip_rows,
 )
-from botorch_dp.privacy.certificate import WORST_CASE
 
 Update = str | Callable[..., Optimizer]
 
@@ -48,16 +46,9 @@ _UPDATES: dict[str, tuple[Callable[..., Optimizer], float]] = {
     "adagrad": (Adagrad, 0.2),
     "sgd": (SGD, 0.1),
 }
-ASSUMPTIONS = (
-    WORST_CASE,
-    "what is told of a record depends on that record and the point alone, not on other "
-    "private records",
-    "bounds, kernel, clip norm, steps and start were chosen without the private data",
-    "protects the records whose losses are told, not data that models were trained on",
-)
 
 
-class PrivateGradientDescent(PrivateOptimizer):
+class PrivateGradientDescent(ChargingOptimizer):
     """Follows noisy means of clipped per-record gradients.
 
     Args:
@@ -96,20 +87,18 @@ class PrivateGradientDescent(PrivateOptimizer):
         super().__init__(
             bounds=bounds,
             num_records=num_records,
+            guarantee=check_gaussian(guarantee, secure),
             num_steps=num_steps,
             transform=transform,
+            ledger=ledger,
         )
         self.clip_norm = check_positive("clip_norm", clip_norm)
-        self.guarantee = _check_gaussian(guarantee, secure)
         self._mechanism = GaussianMechanism(
-            self._guarantee_of_a_step(secure),
+            share_of_a_step(guarantee, self.num_steps, secure),
             sensitivity=2 * self.clip_norm / self.num_records,
             generator=generator,
             secure=secure,
         )
-        self._own_ledger = ledger is None
-        self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
-        self._num_charged = 0
         self._set_update(update, step_size)
         self._parameter = self.coordinates.box.mean(dim=0)
         if initial_x is not None:
@@ -149,17 +138,9 @@ class PrivateGradientDescent(PrivateOptimizer):
         """Return the public parameters, as plain values."""
         return {
             **super().settings(),
-            "guarantee": self.guarantee.to_dict(),
             "clip_norm": self.clip_norm,
             "update": self._update_name,
             "step_size": self._step_size,
-        }
-
-    def _to_certify(self) -> dict[str, Any]:
-        """Return the settings that a reader of the certificate wants to see."""
-        hidden = ("bounds", "kernel", "guarantee", "transform")
-        return {
-            key: value for key, value in self.settings().items() if key not in hidden
         }
 
     @abstractmethod
@@ -187,11 +168,7 @@ class PrivateGradientDescent(PrivateOptimizer):
         )
 
     def _release(self, private_mean: Tensor) -> Tensor:
-        released = self._mechanism.release(
-            private_mean, ledger=_RunLedger(self.ledger, self._label)
-        )
-        self._num_charged += 1
-        return released
+        return self._mechanism.release(private_mean, ledger=RunLedger(self))
 
     def _follow(self, gradient: Tensor) -> None:
         self._optimized.grad = gradient
@@ -227,29 +204,6 @@ class PrivateGradientDescent(PrivateOptimizer):
         with self._parameter.device:
             self._optimizer = self._update([self._optimized], **rate)
 
-    def _guarantee_of_a_step(self, secure: bool | SecureNoise) -> GDP:
-        """Return the share of one step: T of them add up to the whole.
-
-        Squares of mu add up, and so do the costs of discrete noise, of which one
-        release of everything says how much is needed.
-        """
-        whole = GaussianMechanism(self.guarantee, sensitivity=1.0, secure=secure)
-        return GDP(1.0 / (whole.noise_std * math.sqrt(self.num_steps)))
-
-    @property
-    def _label(self) -> str:
-        return f"{self.name} {self.run_id}"
-
-    def _keep_ledger_at(self, path: str) -> None:
-        if self.ledger.path is not None:
-            return
-        if not self._own_ledger or self._num_charged:
-            raise OptimizerStateError(
-                "checkpoint needs a ledger that outlives the process: give the "
-                "optimizer ledger=Ledger(path, cap=...), or start a new run."
-            )
-        self.ledger = Ledger(path, cap=self.ledger.cap)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state: releases, and what follows from them."""
         return {
@@ -271,56 +225,4 @@ class PrivateGradientDescent(PrivateOptimizer):
         self._start_update()
         with self._parameter.device:
             self._optimizer.load_state_dict(state_dict["update"])
-        self._recharge(state_dict["num_charged"])
-
-    def _recharge(self, num_charged: int) -> None:
-        """Bring ledger and state to the larger of what either says was charged."""
-        charged = sum(
-            entry.count
-            for entry in self.ledger.entries
-            if entry.mechanism.endswith(self._label)
-        )
-        if num_charged > charged:
-            _RunLedger(self.ledger, self._label).charge(
-                self._mechanism.event(self.coordinates.dim),
-                count=num_charged - charged,
-                mechanism=self._mechanism.name,
-                adjacency=self._mechanism.adjacency,
-                noise=self._mechanism.noise_source.name,
-            )
-        self._num_charged = max(charged, num_charged)
-        if isinstance(self._mechanism.noise_source, SeededNoise):
-            # It starts over, and the noise of steps taken must not come again.
-            zero = torch.zeros_like(self._parameter, dtype=torch.float64)
-            for _ in range(self._num_charged):
-                self._mechanism.noise_source.add_gaussian(zero, self.noise_std)
-
-
-class _RunLedger:
-    """Charges a ledger in the name of a run, so that its charges can be found again."""
-
-    def __init__(self, ledger: Ledger, label: str) -> None:
-        self._ledger, self._label = ledger, label
-
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
-        labels["mechanism"] = f"{labels.get('mechanism', '')}, {self._label}"
-        return self._ledger.charge(event, count=count, **labels)
-
-
-def _check_gaussian(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-    if not isinstance(guarantee, Guarantee):
-        raise InvalidArgumentError(
-            f"guarantee must be a GDP, an ApproxDP or an RDP, got {guarantee!r}."
-        )
-    try:
-        guarantee.to_gdp()
-    except UnsupportedConversionError as error:
-        raise InvalidArgumentError(
-            f"guarantee must be one that Gaussian noise can meet: {error}"
-        ) from error
-    if secure and isinstance(guarantee, GDP):
-        raise InvalidArgumentError(
-            "guarantee must be an ApproxDP or an RDP with secure=True: discrete noise "
-            f"is not proven to be Gaussian differentially private, got {guarantee!r}."
-        )
-    return guarantee
+        self._recharge(state_dict["num_charged"], self._mechanism, self.coordinates.dim)

@@ -199,6 +199,24 @@ class TestNothingElseLeaves:
         opt.tell(losses)
         assert order == ["validated", "charge", "draw"]
 
+    def test_interrupted_before_the_draw(self, monkeypatch):
+        opt, problem = make(num_steps=2), Quadratics()
+        draw = opt._mechanism.noise_source.add_gaussian
+
+        def interrupted(*args):
+            monkeypatch.setattr(opt._mechanism.noise_source, "add_gaussian", draw)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(opt._mechanism.noise_source, "add_gaussian", interrupted)
+        X = opt.ask()
+        with pytest.raises(KeyboardInterrupt):
+            opt.tell(problem(X))
+        assert len(opt.ledger) == 1
+        assert opt.history == ()
+        opt.tell(problem(X))  # the question still stands, and is paid for again
+        assert opt.done
+        assert len(opt.ledger) == 2
+
     def test_a_running_optimizer_cannot_be_pickled_or_copied(self):
         opt = make()
         opt.tell(Quadratics()(opt.ask()))
