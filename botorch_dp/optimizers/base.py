@@ -8,12 +8,12 @@ import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from botorch_dp._checks import check_count
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
@@ -50,17 +50,22 @@ class OptimizationResult:
     """What a run found, and what may be said about its privacy.
 
     Attributes:
-        x: The last point, or the best where a method knows it: a ``d`` tensor.
+        x: The last point, or the best where a method knows it: a ``d`` tensor. None if
+            no point was released.
         average: The mean of the second half of the iterates in search coordinates,
-            which is steadier under noise.
+            which is steadier under noise; x where there are no iterates.
         history: Public facts, step by step.
         certificate: What is guaranteed, to whom, under which assumptions.
+        value: The released estimate of the loss at x, if one was released.
+        details: Public quantities that the release was calibrated with.
     """
 
     x: Tensor
     average: Tensor
     history: tuple[Step, ...]
     certificate: Certificate
+    value: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_evaluations(self) -> int:

@@ -73,9 +73,10 @@ class ChargingOptimizer(PrivateOptimizer):
     def _to_certify(self) -> dict[str, Any]:
         """Return the settings that a reader of the certificate wants to see."""
         hidden = ("bounds", "kernel", "guarantee", "transform")
-        return {
+        shown = {
             key: value for key, value in self.settings().items() if key not in hidden
         }
+        return {**shown, "budget": repr(self.guarantee)}
 
     @property
     def _label(self) -> str:

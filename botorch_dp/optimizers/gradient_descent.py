@@ -131,7 +131,10 @@ class PrivateGradientDescent(ChargingOptimizer):
         return Certificate.from_ledger(
             self.ledger,
             assumptions=ASSUMPTIONS,
-            parameters={**self._to_certify(), "noise_std": self.noise_std},
+            parameters={
+                **self._to_certify(),
+                "noise_std": float(f"{self.noise_std:.6g}"),
+            },
         )
 
     def settings(self) -> dict[str, Any]:
