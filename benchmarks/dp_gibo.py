@@ -232,9 +232,11 @@ def gp_lengthscales() -> list[Row]:
     """GP length scales (4.3): d = 10, n = 4500, T = 25, b = 11, B = 1, mu = 1
 
     Validation loss of what is found, 10 data sets, random starts, AdaGrad with step 0.2
-    in the unit cube. All but DP-GIBO are not private; 275 evaluations each. Raw: length
-    scales as they are, in which the paper's text has them; log: their logarithms. The
-    paper reports that GP-UCB falls behind in 10 dimensions.
+    in the unit cube (the library's defaults, which come from experiments of this kind).
+    All but DP-GIBO are not private; 275 evaluations each. GIBO is DP-GIBO without
+    noise, clipped alike. GP-UCB chooses 11 points at a time, jointly, from two starts: weaker
+    than one at a time. Raw: length scales as they are, as the paper's text has them;
+    log: their logarithms. The paper reports that GP-UCB falls behind in 10 dimensions.
     """
     truth = [
         float(problem.evaluate_true(problem.true_lengthscales.unsqueeze(0)))
@@ -280,8 +282,9 @@ def svm_lengthscales() -> list[Row]:
 
     The paper's data (CT slices, 5000 + 5000 rows, d = 33, 5 replications) is not to be
     had here. Instead: `substitute_pol`, a 26-feature regression set, so d = 29; 1000
-    training and 5000 validation rows, T = 20, b = d + 1, 3 replications. Not a
-    reproduction of the paper's figure. Mean squared error of standardized targets.
+    training and 5000 validation rows, T = 20, b = d + 1, 3 replications, step 0.15 for
+    both GIBOs (the best of seven settings on a like problem). Not a reproduction of the
+    paper's figure. Mean squared error of standardized targets.
     """
     if "BOTORCH_DP_DATA" not in os.environ:
         print("BOTORCH_DP_DATA is not set: no SVM experiment.", file=sys.stderr)
@@ -498,8 +501,9 @@ def memory() -> list[Row]:
     """A million records at d = 10: two steps of 11 points
 
     Memory: what two steps add at their peak, losses included, to a process that holds
-    the records (0.08 GB). In chunks no losses are kept, so that the second step asks
-    for 22 points.
+    the records (0.08 GB). Told as tensors, each further point takes 8 MB until the run
+    ends. In chunks no losses are kept, and the window's points are asked for again: 22
+    points in the second step, up to 55 later (with ``window=0``, always 11).
     """
     rows: list[Row] = []
     for chunked in (False, True):

@@ -7,6 +7,7 @@ from botorch_dp.optimizers import (
     GIBO,
     GPUCB,
     NoisyGradientDescent,
+    PrivateBO,
     RandomSearch,
 )
 from botorch_dp.privacy import (
@@ -39,6 +40,7 @@ __all__ = [
     "Ledger",
     "NoisyGradientDescent",
     "PrivacyAccountant",
+    "PrivateBO",
     "PureDP",
     "RandomSearch",
     "SubsampledGaussianMechanism",

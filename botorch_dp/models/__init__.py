@@ -1,5 +1,6 @@
 """Models of public points: kernels with derivatives, gradients of processes."""
 
+from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut, nearest_points
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.gradient_posterior import GradientPosterior
@@ -14,6 +15,7 @@ from botorch_dp.models.kernel_gradients import (
 from botorch_dp.models.radial import RadialKernel, radial_kernel
 
 __all__ = [
+    "CandidatePosterior",
     "GradientGP",
     "GradientPosterior",
     "KernelDictionary",

@@ -8,6 +8,7 @@ from botorch_dp.optimizers.baselines import (
     RandomSearch,
 )
 from botorch_dp.optimizers.dp_gibo import DPGIBO
+from botorch_dp.optimizers.private_bo import PrivateBO
 
 __all__ = [
     "DPGIBO",
@@ -15,6 +16,7 @@ __all__ = [
     "GPUCB",
     "NoisyGradientDescent",
     "OptimizationResult",
+    "PrivateBO",
     "PrivateOptimizer",
     "RandomSearch",
     "Step",

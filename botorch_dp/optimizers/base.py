@@ -4,8 +4,8 @@ Left of a mechanism everything is private, right of it everything may be publish
 optimizer's state, its history and the points it asks for are on the right.
 """
 
+import copy
 import os
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_dp._checks import check_count
-from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.coordinates import Coordinates
 from botorch_dp.optimizers.private_losses import Losses
@@ -50,8 +50,8 @@ class OptimizationResult:
     """What a run found, and what may be said about its privacy.
 
     Attributes:
-        x: The last point, or the best where a method knows it: a ``d`` tensor. None if
-            no point was released.
+        x: The last point, or the best where a method knows it: a ``d`` tensor. Not
+            a number if no point was released.
         average: The mean of the second half of the iterates in search coordinates,
             which is steadier under noise; x where there are no iterates.
         history: Public facts, step by step.
@@ -101,7 +101,6 @@ class PrivateOptimizer(ABC):
         self.coordinates = Coordinates(bounds, transform)
         self.num_records = check_count("num_records", num_records)
         self.num_steps = check_count("num_steps", num_steps)
-        self.run_id = uuid.uuid4().hex
         self._history: list[Step] = []
         self._pending: Tensor | None = None  # in search coordinates
 
@@ -132,10 +131,7 @@ class PrivateOptimizer(ABC):
             A ``b x d`` tensor; the same one until :meth:`tell` is called.
         """
         if self.done:
-            raise OptimizerStateError(
-                f"All {self.num_steps} steps have been taken and paid for: read "
-                "result(), or start a new run with a budget of its own."
-            )
+            raise OptimizerStateError(self._why_done())
         if self._pending is None:
             self._pending = self._propose()
         return self.coordinates.from_search(self._pending)
@@ -146,8 +142,11 @@ class PrivateOptimizer(ABC):
         Args:
             losses: An ``n x b`` tensor with a row for each record. Or chunks of its
                 rows (``n_i x b`` tensors), or a callable that yields such chunks from
-                the points: then the whole never has to be in memory.
+                the points: then the whole never has to be in memory, and nothing is
+                remembered; an optimizer that needs a point's losses again asks again.
         """
+        if self.done:
+            raise OptimizerStateError(self._why_done())
         if self._pending is None:
             raise OptimizerStateError(
                 "tell has nothing to answer: call ask() first, and tell once for each."
@@ -177,8 +176,8 @@ class PrivateOptimizer(ABC):
             if os.path.exists(checkpoint):
                 device = self.bounds.device
                 self.load_state_dict(read_checkpoint(checkpoint, device))
-            else:  # before anything is charged: it names the run
-                write_checkpoint(checkpoint, self.state_dict())
+            # Before anything is charged: it names the run.
+            write_checkpoint(checkpoint, self.state_dict())
         with tqdm(
             total=self.num_steps,
             initial=len(self._history),
@@ -196,7 +195,11 @@ class PrivateOptimizer(ABC):
     def result(self) -> OptimizationResult:
         """Return what has been found so far, with its certificate."""
         if not self._history:
-            raise OptimizerStateError("No step has been taken: call run(), or ask().")
+            raise OptimizerStateError(
+                self._why_done()
+                if self.done
+                else "No step has been taken: call run(), or ask()."
+            )
         X = torch.stack([step.x for step in self._history])
         second_half = self.coordinates.to_search(X[len(X) // 2 :])
         return OptimizationResult(
@@ -205,6 +208,18 @@ class PrivateOptimizer(ABC):
             history=self.history,
             certificate=self.certificate(),
         )
+
+    def _why_done(self) -> str:
+        taken = len(self._history)
+        if taken >= self.num_steps:
+            start = f"All {taken} steps have been taken and paid for: read result(), or"
+        else:
+            start = (
+                f"All {self.num_steps} steps have been paid for, but {taken} were "
+                "taken: the others were interrupted before anything was drawn."
+                f"{' Read result(), or' if taken else ' You may'}"
+            )
+        return f"{start} start a new run with a budget of its own."
 
     @abstractmethod
     def certificate(self) -> Certificate:
@@ -247,36 +262,64 @@ class PrivateOptimizer(ABC):
         Of optimizers that are private it may be published: it holds releases and what
         follows from them.
         """
+        return copy.deepcopy(self._state())
+
+    def _state(self) -> dict[str, Any]:
         return {
             "version": _STATE_VERSION,
-            "run_id": self.run_id,
             "settings": self.settings(),
-            "history": [vars(step).copy() for step in self._history],
+            "history": [vars(step) for step in self._history],
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings."""
-        if state_dict.get("version") != _STATE_VERSION:
+        """Go on from a state of an optimizer with the same settings.
+
+        All of it is checked, and what was spent is charged, before anything changes.
+
+        Raises:
+            OptimizerStateError: If it is not a state of such an optimizer.
+        """
+        state = copy.deepcopy(dict(state_dict))
+        try:
+            self._check_state(state)
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise OptimizerStateError(
+                f"state_dict is not one of {type(self).__name__}: {error!r}."
+            ) from error
+        self._settle(state)
+        self._restore(state)
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise unless the state can be restored."""
+        if state["version"] != _STATE_VERSION:
             raise OptimizerStateError(
                 f"state_dict must have version {_STATE_VERSION}, got "
-                f"{state_dict.get('version')!r}."
+                f"{state['version']!r}."
             )
-        theirs, ours = state_dict["settings"], self.settings()
-        if theirs != ours:
-            different = sorted(
-                key for key in {*theirs, *ours} if theirs.get(key) != ours.get(key)
-            )
-            raise InvalidArgumentError(
+        theirs, ours = state["settings"], self.settings()
+        different = [key for key in ours if theirs.get(key) != ours[key]]
+        if different:
+            raise OptimizerStateError(
                 "state_dict is of a run with other settings: "
                 + ", ".join(
-                    f"{key}={theirs.get(key)!r} there, {ours.get(key)!r} here"
+                    f"{key}={theirs.get(key)!r} there, {ours[key]!r} here"
                     for key in different
                 )
                 + "."
             )
-        self.run_id = state_dict["run_id"]
+        self._steps_of(state)
+
+    def _settle(self, state: dict[str, Any]) -> None:
+        """Charge what the state has spent and the ledger does not know."""
+        del state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Take over a state that has been checked and paid for."""
         self._pending = None  # what was asked for is asked for again
-        self._history = [
+        self._history = self._steps_of(state)
+
+    def _steps_of(self, state: dict[str, Any]) -> list[Step]:
+        return [
             Step(**{**step, "x": step["x"].to(self.bounds)})
-            for step in state_dict["history"]
+            for step in state["history"]
         ]

@@ -12,7 +12,7 @@ References:
         Process Optimization in the Bandit Setting. ICML 2010.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,11 +24,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_dp._checks import check_count, check_positive
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.base import PrivateOptimizer, Step
 from botorch_dp.optimizers.dp_gibo import DPGIBO
 from botorch_dp.optimizers.gradient_descent import PrivateGradientDescent
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
-from botorch_dp.privacy import GDP, Certificate, GaussianMechanism
+from botorch_dp.privacy import GDP, Certificate
 
 # A bound that no gradient reaches, for optimizers that do not clip.
 _NO_CLIPPING = 1e30
@@ -91,7 +92,12 @@ class GIBO(DPGIBO):
         clip_norm: float = _NO_CLIPPING,
         **kwargs: Any,
     ) -> None:
-        # The guarantee is never used: nothing is released.
+        refused = {"guarantee", "ledger", "generator", "secure"} & set(kwargs)
+        if refused:
+            raise InvalidArgumentError(
+                f"GIBO releases nothing, and takes no {', '.join(sorted(refused))}."
+            )
+        # The guarantee is never used.
         super().__init__(bounds, num_records, GDP(1.0), num_steps, clip_norm, **kwargs)
 
     @property
@@ -110,10 +116,12 @@ class GIBO(DPGIBO):
     def _keep_ledger_at(self, path: str) -> None:
         del path
 
-    def _recharge(
-        self, num_charged: int, mechanism: GaussianMechanism, size: int
-    ) -> None:
-        self._num_charged = num_charged
+    def _num_due(self, num_steps: int) -> int:
+        return 0
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._num_charged = len(self._history)
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -161,16 +169,21 @@ class _BestOfMeans(PrivateOptimizer):
         """Return the public parameters, as plain values."""
         return {**super().settings(), "batch_size": self.batch_size}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is not private."""
-        state = {"points": self._points.clone(), "means": self._means.clone()}
-        return {**super().state_dict(), **state}
+    def _state(self) -> dict[str, Any]:
+        drawn = None if self._generator is None else self._generator.get_state()
+        return {
+            **super()._state(),
+            "points": self._points,
+            "means": self._means,
+            "generator": drawn,
+        }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings."""
-        super().load_state_dict(state_dict)
-        self._points = state_dict["points"].to(self.bounds)
-        self._means = state_dict["means"].to(self.bounds)
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._points = state["points"].to(self.bounds)
+        self._means = state["means"].to(self.bounds)
+        if self._generator is not None and state["generator"] is not None:
+            self._generator.set_state(state["generator"].cpu())
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         X = self.coordinates.from_search(points)
@@ -212,7 +225,7 @@ class GPUCB(_BestOfMeans):
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
         num_records: The number of records.
-        num_steps: The number of steps; the first is random.
+        num_steps: The number of steps; random until there are two points.
         batch_size: The number of points a step.
         beta: The weight of the variance.
         transform: The search coordinates.

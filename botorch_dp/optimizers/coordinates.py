@@ -123,4 +123,4 @@ def _check_bounds(bounds: Tensor) -> Tensor:
             "bounds must be finite with every lower bound below its upper bound, got "
             f"{bounds.tolist()}."
         )
-    return bounds.detach()
+    return bounds.detach().clone()

@@ -13,7 +13,7 @@ References:
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,7 +63,8 @@ class DPGIBO(PrivateGradientDescent):
         guarantee: What the whole run has to meet: ``GDP``, ``ApproxDP`` or ``RDP``.
         num_steps: The number T of steps, which share the budget equally.
         clip_norm: The bound B on a record's gradient, in search coordinates.
-        batch_size: The number b of points a step; d + 1 by default.
+        batch_size: The number b of points a step; d + 1 by default, and no less than 2
+            with a constant mean.
         kernel: A twice differentiable GPyTorch kernel with fixed hyperparameters, in
             search coordinates; by default an RBF kernel with length scale 0.5.
         noise_variance: The variance of the observations' noise: what is known of noisy
@@ -76,10 +77,16 @@ class DPGIBO(PrivateGradientDescent):
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: Its learning rate, in search coordinates.
         initial_x: Where to start; the centre of the box by default.
-        window: How many of the nearest points seen so far the surrogate uses; by
-            default 4 (d + 1), with which a step costs the same however many there are.
+        window: How many of the nearest points seen so far the surrogate uses beside
+            the new ones; by default 4 (d + 1), with which a step costs the same however
+            many there are. Losses that are told as tensors are kept inside until the
+            run ends, 8 n bytes for each point; those that are told in chunks are not,
+            and the window's points are asked for again: ``window=0`` asks for new
+            points only.
         tolerance: Algorithm 2: evaluate, in each step, the fewest points that bring the
-            trace of the gradient's covariance below it. Excludes ``batch_size``.
+            trace of the gradient's covariance below it, but no more than 2 d: where
+            walls of the box are in the way they may not suffice, which the trace in
+            ``history`` shows. Excludes ``batch_size``.
         search: How to choose the points: ``"design"`` in closed form (the default, for
             radial kernels), ``"polish"`` it by ``optimize_acqf``, or ``"optimize"``
             from random starts (the default for other kernels).
@@ -142,7 +149,9 @@ class DPGIBO(PrivateGradientDescent):
         self.kernel = self._make_kernel(kernel)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.mean = check_choice("mean", mean, _MEANS)
-        self.window = check_count("window", 4 * (d + 1) if window is None else window)
+        self.window = check_count(
+            "window", 4 * (d + 1) if window is None else window, minimum=0
+        )
         radial = radial_kernel(self.kernel, self._parameter.unsqueeze(0))
         if search is None:
             search = "optimize" if radial is None else "design"
@@ -157,8 +166,12 @@ class DPGIBO(PrivateGradientDescent):
                 "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
                 f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
             )
+        # A constant mean takes one point for itself: of one alone, nothing is left.
+        self._fewest = 2 if self.mean == "constant" else 1
         self.batch_size = check_count(
-            "batch_size", d + 1 if batch_size is None else batch_size
+            "batch_size",
+            d + 1 if batch_size is None else batch_size,
+            minimum=self._fewest,
         )
         self.tolerance = None
         if tolerance is not None:
@@ -192,18 +205,18 @@ class DPGIBO(PrivateGradientDescent):
             "search": self.search,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: releases, and what follows from them."""
-        return {**super().state_dict(), "points": self._points.clone()}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "points": self._points}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings.
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        if state["points"].shape[1:] != self._parameter.shape:
+            raise ValueError("points of another dimension")
 
-        The state holds no losses, so the next :meth:`ask` returns the points that the
-        surrogate uses once more, beside the new ones.
-        """
-        super().load_state_dict(state_dict)
-        self._points = state_dict["points"].to(self.bounds)
+    def _restore(self, state: dict[str, Any]) -> None:
+        # The state holds no losses: points that are needed are asked for once more.
+        super()._restore(state)
+        self._points = state["points"].to(self.bounds)
         self._rows = [_UNKNOWN] * len(self._points)
         self._losses.forget()
 
@@ -236,12 +249,21 @@ class DPGIBO(PrivateGradientDescent):
             yield gradients
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
+        shape = (self.num_records, len(points))
+        if (
+            isinstance(losses, Tensor)
+            and losses.is_floating_point()
+            and losses.shape == shape
+        ):
+            # Now, since nothing may fail once a step has been paid for.
+            losses = losses.detach().to(points)
+            self._losses.reserve(len(points), losses)
         step = super()._learn(losses, points)
         rows = [_UNKNOWN] * len(points)
-        if isinstance(losses, Tensor) and not self.done:
-            rows = self._losses.append(losses.detach().to(points))
         if self.done:
             self._losses.forget()
+        elif isinstance(losses, Tensor):
+            rows = self._losses.append(losses)
         again = len(self._again)
         for index, row in zip(self._again, rows[:again], strict=True):
             self._rows[index] = row
@@ -253,13 +275,22 @@ class DPGIBO(PrivateGradientDescent):
         return self._last_trace
 
     def _nearby(self) -> list[int]:
-        """Return which of the points seen before the surrogate uses, oldest first."""
-        if len(self._points) <= self.window:
-            return list(range(len(self._points)))
-        nearest = nearest_points(
-            self.kernel, self._points, self._parameter, self.window
-        )
-        return sorted(nearest.tolist())
+        """Return which of the points seen before the surrogate uses, oldest first.
+
+        The nearest, and copies of a point (where the iterate rests) after all others.
+        """
+        M = len(self._points)
+        if self.window >= M:
+            return list(range(M))
+        order = nearest_points(self.kernel, self._points, self._parameter, M)
+        _, which = self._points.unique(dim=0, return_inverse=True)
+        seen: set[int] = set()
+        first: list[int] = []
+        copies: list[int] = []
+        for index, point in zip(order.tolist(), which[order].tolist(), strict=True):
+            (copies if point in seen else first).append(index)
+            seen.add(point)
+        return sorted((first + copies)[: self.window])
 
     @torch.no_grad()
     def _weights(self, D: Tensor) -> tuple[Tensor, float]:
@@ -332,20 +363,23 @@ class DPGIBO(PrivateGradientDescent):
     @contextlib.contextmanager
     def _public_randomness(self) -> Iterator[None]:
         """Seed torch from public state: the same points when asked again."""
-        devices = [] if self.bounds.device.type == "cpu" else [self.bounds.device]
-        with torch.random.fork_rng(devices=devices):
+        devices = range(torch.cuda.device_count())  # manual_seed seeds all of them
+        with torch.random.fork_rng(devices=devices), self.bounds.device:
             torch.manual_seed(len(self._history))
             yield
 
     def _smallest_batch(self, model: GradientGP, tolerance: float) -> int:
-        """Algorithm 2, line 4: the fewest points that reach the tolerance."""
-        low, high = 1, 2 * self.coordinates.dim
-        while low < high:  # more points never leave more unknown
+        """Algorithm 2, line 4: the fewest points that reach the tolerance.
+
+        By bisection: but for rounding, more points leave less unknown.
+        """
+        seen, box = model.train_inputs[0], self.coordinates.box
+        low, high = self._fewest, 2 * self.coordinates.dim
+        while low < high:
             middle = (low + high) // 2
-            design = optimal_design(
-                model, self._parameter, middle, self.coordinates.box
-            )
-            if float(design.trace) <= tolerance:
+            design = optimal_design(model, self._parameter, middle, box)
+            _, trace = self._weights(torch.cat([seen, design.points]))
+            if trace <= tolerance:
                 high = middle
             else:
                 low = middle + 1
@@ -375,12 +409,37 @@ class DPGIBO(PrivateGradientDescent):
                 kernel.lengthscale = _DEFAULT_LENGTHSCALE
         check_twice_differentiable(kernel)
         kernel = copy.deepcopy(kernel).to(self._parameter)
-        return kernel.requires_grad_(False).eval()
+        kernel = kernel.requires_grad_(False).eval()
+        if kernel.batch_shape:
+            raise InvalidArgumentError(
+                f"kernel must not be batched, got batch_shape {kernel.batch_shape}."
+            )
+        prior = prior_gradient_covariance(kernel, self._parameter.unsqueeze(0))
+        if not (prior.diagonal(dim1=-2, dim2=-1) > 0).all():
+            raise InvalidArgumentError(
+                f"kernel must vary in all {self.coordinates.dim} dimensions for "
+                f"gradients to be learnt, got {kernel!r}."
+            )
+        return kernel
 
 
-def _describe(kernel: Kernel) -> dict[str, Any]:
-    """Return a kernel as plain values."""
-    parameters = {
-        name: parameter.tolist() for name, parameter in kernel.named_parameters()
-    }
-    return {"type": " ".join(str(kernel).split()), "parameters": parameters}
+def _describe(kernel: Kernel) -> list[dict[str, Any]]:
+    """Return a kernel as plain values: all that tells it from another."""
+    return [
+        {
+            "type": type(part).__name__,
+            "active_dims": (
+                None if part.active_dims is None else part.active_dims.tolist()
+            ),
+            "values": {
+                name: value
+                for name, value in sorted(vars(part).items())
+                if isinstance(value, int | float | str) and not name.startswith("_")
+            },
+            "parameters": {
+                name: parameter.tolist()
+                for name, parameter in part.named_parameters(recurse=False)
+            },
+        }
+        for part in (kernel, *kernel.sub_kernels())
+    ]

@@ -12,7 +12,7 @@ from is up to subclasses.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -93,11 +93,16 @@ class PrivateGradientDescent(ChargingOptimizer):
             ledger=ledger,
         )
         self.clip_norm = check_positive("clip_norm", clip_norm)
-        self._mechanism = GaussianMechanism(
-            share_of_a_step(guarantee, self.num_steps, secure),
-            sensitivity=2 * self.clip_norm / self.num_records,
-            generator=generator,
+        sensitivity = 2 * self.clip_norm / self.num_records
+        share = share_of_a_step(
+            guarantee,
+            self.num_steps,
+            sensitivity=sensitivity,
+            size=self.coordinates.dim,
             secure=secure,
+        )
+        self._mechanism = GaussianMechanism(
+            share, sensitivity=sensitivity, generator=generator, secure=secure
         )
         self._set_update(update, step_size)
         self._parameter = self.coordinates.box.mean(dim=0)
@@ -105,7 +110,8 @@ class PrivateGradientDescent(ChargingOptimizer):
             initial_x = self.coordinates.check_inside("initial_x", initial_x)
             start = self.coordinates.to_search(initial_x)
             self._parameter = self.coordinates.project(start)
-        self._start_update()
+        self._check_update(update)
+        self._optimized, self._optimizer = self._make_update(self._parameter)
 
     @property
     def x(self) -> Tensor:
@@ -201,31 +207,46 @@ class PrivateGradientDescent(ChargingOptimizer):
             None if step_size is None else check_positive("step_size", step_size)
         )
 
-    def _start_update(self) -> None:
-        self._optimized = torch.nn.Parameter(self._parameter.clone())
+    def _make_update(
+        self, start: Tensor, state: dict[str, Any] | None = None
+    ) -> tuple[torch.nn.Parameter, Optimizer]:
+        """Return a parameter, and what updates it."""
+        parameter = torch.nn.Parameter(start.clone())
         rate = {} if self._step_size is None else {"lr": self._step_size}
-        with self._parameter.device:
-            self._optimizer = self._update([self._optimized], **rate)
+        with start.device:
+            optimizer = self._update([parameter], **rate)
+            if state is not None:
+                optimizer.load_state_dict(state)
+        return parameter, optimizer
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: releases, and what follows from them."""
+    def _check_update(self, update: Update) -> None:
+        """Take a step that goes nowhere, before a real one has been paid for."""
+        try:
+            parameter, optimizer = self._make_update(self._parameter)
+            parameter.grad = torch.zeros_like(parameter)
+            with parameter.device:
+                optimizer.step()
+        except Exception as error:
+            raise InvalidArgumentError(
+                "update must be a torch.optim class that steps without a closure, got "
+                f"{update!r}, which fails: {error!r}."
+            ) from error
+
+    def _state(self) -> dict[str, Any]:
         return {
-            **super().state_dict(),
-            "num_charged": self._num_charged,
-            "parameter": self._parameter.clone(),
+            **super()._state(),
+            "parameter": self._parameter,
             "update": self._optimizer.state_dict(),
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings.
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        self._make_update(state["parameter"].to(self.bounds), state["update"])
 
-        The ledger never says less than was spent: charges of the run that it lacks (a
-        new ledger) are made again, and those that the state lacks (a crash after the
-        charge) count as steps paid for.
-        """
-        super().load_state_dict(state_dict)
-        self._parameter = state_dict["parameter"].to(self.bounds)
-        self._start_update()
-        with self._parameter.device:
-            self._optimizer.load_state_dict(state_dict["update"])
-        self._recharge(state_dict["num_charged"], self._mechanism, self.coordinates.dim)
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._parameter = state["parameter"].to(self.bounds)
+        self._optimized, self._optimizer = self._make_update(
+            self._parameter, state["update"]
+        )
+        self._skip_noise(self._mechanism, self.coordinates.dim)

@@ -1,12 +1,13 @@
 """Losses that stay inside: what an optimizer remembers of private records."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from botorch_dp._checks import check_private_tensor
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 
 # What `tell` takes: all records at once, or chunks of them, or what makes the chunks.
 Losses = Tensor | Iterable[Tensor] | Callable[[Tensor], Iterable[Tensor]]
@@ -27,18 +28,24 @@ class PrivateLosses:
         self._buffer: Tensor | None = None
         self._size = 0
 
-    def append(self, losses: Tensor) -> list[int]:
-        """Keep the ``n x b`` losses at some points, and return where they are."""
-        size, needed = self._size, self._size + losses.shape[-1]
+    def reserve(self, num_points: int, like: Tensor) -> None:
+        """Make room for the ``n x num_points`` losses ``like``."""
+        needed = self._size + num_points
         if self._buffer is None or needed > len(self._buffer):
             # Doubled, so that appending costs a copy now and then, not every time.
-            grown = losses.new_empty(max(needed, 2 * size), len(losses))
+            grown = like.new_empty(max(needed, 2 * self._size), len(like))
             if self._buffer is not None:
-                grown[:size] = self._buffer[:size]
+                grown[: self._size] = self._buffer[: self._size]
             self._buffer = grown
-        self._buffer[size:needed] = losses.mT
-        self._size = needed
-        return list(range(size, needed))
+
+    def append(self, losses: Tensor) -> list[int]:
+        """Keep the ``n x b`` losses at some points, and return where they are."""
+        self.reserve(losses.shape[-1], losses)
+        assert self._buffer is not None
+        rows = range(self._size, self._size + losses.shape[-1])
+        self._buffer[rows.start : rows.stop] = losses.mT
+        self._size = rows.stop
+        return list(rows)
 
     def blocks(
         self, rows: list[int], chunks: Iterable[Tensor]
@@ -68,6 +75,9 @@ class PrivateLosses:
 
     def __repr__(self) -> str:
         return "PrivateLosses(not shown)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise OptimizerStateError("Private losses are neither pickled nor copied.")
 
 
 def checked_chunks(

@@ -96,6 +96,13 @@ class TestNotPrivate:
         assert torch.allclose(x, nearly.run(problem, progress=False).x, atol=1e-6)
         assert all(step.noise_std == 0.0 for step in exact.history)
 
+    @pytest.mark.parametrize(
+        "kwargs", [{"ledger": None}, {"secure": True}, {"guarantee": GDP(1.0)}]
+    )
+    def test_gibo_has_nothing_to_charge(self, kwargs):
+        with pytest.raises(InvalidArgumentError, match="releases nothing"):
+            GIBO(unit_box(2), 100, 4, **kwargs)
+
     def test_gibo_converges(self):
         problem = Quadratics()
         opt = GIBO(unit_box(3), 200, 40, update="sgd", step_size=0.5)

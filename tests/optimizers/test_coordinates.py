@@ -33,7 +33,7 @@ class TestMaps:
         assert torch.allclose(coordinates.box, expected)
         x = torch.tensor([1.0, 1.0, 3.5], dtype=torch.float64, device=CPU)
         found = coordinates.to_search(x)
-        assert torch.allclose(found, torch.tensor([0.5, 0.5, 3.5]).to(x))
+        assert torch.allclose(found, torch.tensor([0.5, 0.5, 3.5], device=CPU).to(x))
 
     def test_corners_stay_inside(self):
         coordinates = Coordinates(box([1e-5, 0.1], [0.3, 0.7]), "log")

@@ -13,7 +13,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
     UnsupportedKernelError,
 )
-from botorch_dp.privacy import clip_rows
+from botorch_dp.privacy import SecureNoise, clip_rows
 
 from .problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
@@ -183,6 +183,14 @@ class TestStep:
         assert result.certificate.noise == ("secure",)
         assert opt.noise_std > make(guarantee=guarantee).noise_std
 
+    @pytest.mark.parametrize("n", [200, 20_000])
+    def test_secure_noise_on_a_coarse_grid_fits_its_budget(self, n):
+        pytest.importorskip("opendp")
+        guarantee, grid = ApproxDP(1.0, 1e-5), SecureNoise(grid_exponent=-24)
+        opt = make(n=n, guarantee=guarantee, secure=grid, generator=None, num_steps=4)
+        opt.run(Quadratics(n=n), progress=False)
+        assert opt.ledger.accountant().within(guarantee)
+
     def test_stays_in_the_box(self):
         opt = make(clip_norm=1.0, step_size=5.0, n=20, mu=0.05, num_steps=8)
         problem = Quadratics(n=20)
@@ -247,7 +255,7 @@ class TestWhereToEvaluate:
     def test_design_is_optimal_at_first(self, base):
         with CPU:
             kernel = ScaleKernel(base()).double()
-        kernel.base_kernel.lengthscale = 0.4
+            kernel.base_kernel.lengthscale = 0.4
         traces = {}
         for search in ("design", "polish", "optimize"):
             opt = make(kernel=kernel, search=search)
@@ -278,6 +286,41 @@ class TestWhereToEvaluate:
             assert opt.history[-1].trace <= 2.0 * (1 + 1e-6)
         assert sizes[0] == size
         assert sum(sizes[1:]) < 5 * size
+
+    def test_algorithm_2_with_a_constant_mean(self):
+        problem, opt = Quadratics(), make(tolerance=2.0, num_steps=4)
+        while not opt.done:
+            opt.tell(problem(opt.ask()))
+            assert opt.history[-1].trace <= 2.0
+
+    def test_resting_at_a_corner(self):
+        # Points come again there: copies must not crowd out the others.
+        problem = Quadratics()
+        opt = make(num_steps=30, initial_x=torch.zeros(3, **DOUBLE))
+        opt._follow = lambda gradient: None
+        for _ in range(29):
+            opt.tell(problem(opt.ask()))
+        assert len(opt._points.unique(dim=0)) < len(opt._points) - 16
+        window = opt._points[opt._nearby()]
+        assert len(window.unique(dim=0)) == len(window) == 16
+
+    def test_no_window(self):
+        problem = Quadratics()
+        opt = make(num_steps=3, window=0)
+        while not opt.done:
+            X = opt.ask()
+            assert len(X) == 4
+            opt.tell(problem(X).split(50))
+
+    def test_the_same_points_after_a_reload(self):
+        with CPU:
+            kernel = PolynomialKernel(power=2).double()
+        asked = []
+        for _ in range(2):
+            torch.rand(3, **DOUBLE)  # whatever the global generator does
+            opt = make(kernel=kernel)
+            asked.append(opt.ask())
+        assert torch.equal(*asked)
 
     def test_a_tolerance_below_the_floor(self):
         with pytest.raises(InvalidArgumentError, match="tolerance must be at least"):
@@ -393,7 +436,11 @@ class TestMisuse:
             ({"batch_size": 3, "tolerance": 1.0}, "exclude each other"),
             ({"noise_variance": -1.0}, "noise_variance"),
             ({"mean": "linear"}, "mean must be one of"),
-            ({"window": 0}, "window"),
+            ({"window": -1}, "window"),
+            ({"batch_size": 1}, "batch_size"),
+            ({"ledger": "ledger.db"}, "ledger must be"),
+            ({"update": torch.optim.LBFGS}, "without a closure"),
+            ({"update": lambda *args, **kwargs: 3}, "torch.optim class"),
             ({"search": "grid"}, "search must be one of"),
             ({"update": "newton"}, "update must be one of"),
             ({"update": 3}, "torch.optim class"),
@@ -417,6 +464,16 @@ class TestMisuse:
             make(kernel=polynomial, search="design")
         with pytest.raises(InvalidArgumentError, match="closed form"):
             make(kernel=polynomial, tolerance=1.0)
+        with CPU:
+            batched = RBFKernel(batch_shape=torch.Size([2]))
+            other, flat = RBFKernel(ard_num_dims=2), RBFKernel(active_dims=[0])
+        for kernel, message in (
+            (batched, "must not be batched"),
+            (other, "ard_num_dims=2"),
+            (flat, "vary in all 3 dimensions"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=message):
+                make(kernel=kernel)
 
 
 class TestPlan:

@@ -1,0 +1,93 @@
+r"""A Gaussian process on a finite set of candidates, updated one observation at a time.
+
+With :math:`K = k(D, D) + s^2 I = L L^\top` and :math:`V = L^{-1} k(D, \Lambda)`, an
+observation adds a row to V, after which the posterior at all candidates is
+
+.. math::
+    \mu = V^\top L^{-1} y, \qquad
+    \sigma^2 = k(\lambda, \lambda) - \sum_t V_{t \lambda}^2.
+
+That is O(N t) for the t-th observation and N candidates, where factorizing anew and
+solving would be O(t^3 + N t^2). Variances depend on public points only; means on what
+was observed.
+"""
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_dp._checks import check_count, check_positive
+from botorch_dp.exceptions import InvalidArgumentError
+
+
+class CandidatePosterior:
+    """Posterior means and variances at all candidates, zero prior mean.
+
+    Args:
+        kernel: The covariance function, its hyperparameters fixed.
+        candidates: An ``N x d`` tensor.
+        noise_variance: The variance of the observations' noise.
+        max_observations: How many observations there can be; memory for all of them is
+            taken at once, N numbers each.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> candidates = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
+        >>> posterior = CandidatePosterior(
+        ...     RBFKernel(), candidates, noise_variance=1e-4, max_observations=2
+        ... )
+        >>> posterior.observe(2, value=1.0)
+        >>> int(posterior.mean.argmax())
+        2
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        kernel: Kernel,
+        candidates: Tensor,
+        *,
+        noise_variance: float,
+        max_observations: int,
+    ) -> None:
+        if not isinstance(candidates, Tensor) or candidates.dim() != 2:
+            raise InvalidArgumentError(
+                f"candidates must be an N x d tensor, got {candidates!r}."
+            )
+        check_count("max_observations", max_observations)
+        self._kernel, self._candidates = kernel, candidates
+        self.noise_variance = check_positive("noise_variance", noise_variance)
+        self._rows = candidates.new_empty(max_observations, len(candidates))  # V
+        self._whitened = candidates.new_empty(max_observations)  # L^-1 y
+        self._size = 0
+        self.mean = candidates.new_zeros(len(candidates))
+        self.variance = kernel(candidates, diag=True).clone()
+
+    @torch.no_grad()
+    def observe(self, index: int, value: float | Tensor = 0.0) -> None:
+        """Take one observation at a candidate into account.
+
+        Args:
+            index: Which candidate.
+            value: What was observed; variances do not depend on it.
+        """
+        if self._size == len(self._rows):
+            raise InvalidArgumentError(
+                f"max_observations must be above {self._size}, of which there are that "
+                "many already."
+            )
+        rows, t = self._rows[: self._size], self._size
+        factor = rows[:, index].clone()  # L^-1 k(D, z)
+        z = self._candidates[index].unsqueeze(0)
+        prior = self._kernel(z, self._candidates).to_dense().squeeze(0)
+        # What rounding may leave of the variance at a point seen before.
+        left = (self.variance[index] + self.noise_variance).clamp(
+            min=self.noise_variance
+        )
+        row = (prior - factor @ rows) / left.sqrt()
+        self._rows[t] = row
+        whitened = (value - factor @ self._whitened[:t]) / left.sqrt()
+        self._whitened[t] = whitened
+        self._size += 1
+        self.mean = self.mean + row * whitened
+        self.variance = (self.variance - row.square()).clamp(min=0.0)

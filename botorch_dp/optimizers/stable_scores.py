@@ -1,0 +1,157 @@
+r"""Scores of candidates from bounded losses, whose sensitivity is known exactly.
+
+Losses lie in a public range of width R (they are clipped to it), and the points D where
+they are known do not depend on private data. Three ways to score candidates, each with
+the most that replacing one of n records can change a score:
+
+* ``"evaluated"``: the mean loss at the points of D themselves: R/n.
+* ``"per-record"``: every record's own losses, smoothed by a Gaussian process (a public
+  linear map w, applied to its losses), the prediction clipped to the range, then
+  averaged: R/n, whatever w is. It costs n predictions for each candidate.
+* ``"linear"``: the smoothed mean loss: :math:`\|w\|_1 R/n`, at the worst candidate.
+
+Smoothing can choose a candidate that was never evaluated; it pays for the choice among
+more of them. All scores are minus the estimated loss: higher is better.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_dp.models.dictionary import KernelDictionary
+from botorch_dp.models.kernel_gradients import kernel_value
+
+METHODS = ("evaluated", "per-record", "linear")
+
+# Entries of predictions or weights held at a time: 64 MB.
+_BLOCK = 2**23
+# Multiplications that scoring record by record may take: a minute or so.
+_AFFORDABLE = 5e11
+# The part of the range that the choice among all candidates may cost.
+_ACCEPTABLE = 0.1
+
+
+class StableScores:
+    """Scores of all candidates from clipped losses at some points.
+
+    Args:
+        kernel: The covariance function of the smoother, hyperparameters fixed.
+        candidates: An ``N x d`` tensor.
+        evaluated: The indices of the points D among them.
+        num_records: The number n of records.
+        loss_range: The range of losses.
+        noise_variance: Of the smoother.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        candidates: Tensor,
+        evaluated: list[int],
+        *,
+        num_records: int,
+        loss_range: tuple[float, float],
+        noise_variance: float,
+    ) -> None:
+        self._kernel, self._candidates, self._evaluated = kernel, candidates, evaluated
+        self._n, (self._low, self._high) = num_records, loss_range
+        self._middle = (self._low + self._high) / 2
+        self._dictionary = KernelDictionary(
+            kernel, candidates[evaluated], noise_variance=noise_variance
+        )
+
+    @property
+    def record_sensitivity(self) -> float:
+        """What one record can change of a mean of losses in the range: R/n."""
+        return (self._high - self._low) / self._n
+
+    def choose_method(self, epsilon: float) -> str:
+        """Choose how to score, from public numbers alone.
+
+        The choice among N candidates costs about 2 Delta log(N) / epsilon. If that is
+        more than a tenth of the range for all candidates, the evaluated points are
+        scored alone; otherwise the smoother with the smaller sensitivity that can be
+        afforded.
+        """
+        N, T = len(self._candidates), len(self._evaluated)
+        smoother, sensitivity = "linear", math.inf
+        if self._n * N * T <= _AFFORDABLE:
+            smoother, sensitivity = "per-record", self.record_sensitivity
+        linear = self.sensitivity("linear")
+        if linear < sensitivity:
+            smoother, sensitivity = "linear", linear
+        cost = 2 * sensitivity * math.log(N) / epsilon
+        acceptable = cost <= _ACCEPTABLE * (self._high - self._low)
+        return smoother if acceptable else "evaluated"
+
+    def sensitivity(self, method: str) -> float:
+        """Return the most that one record can change the score of any candidate."""
+        if method != "linear":
+            return self.record_sensitivity
+        largest = max(
+            float(weights.abs().sum(dim=-1).max()) for weights in self._weights()
+        )
+        return largest * self.record_sensitivity
+
+    def candidates(self, method: str) -> Tensor:
+        """Return the indices of the candidates that are scored."""
+        device = self._candidates.device
+        if method == "evaluated":
+            return torch.tensor(self._evaluated, device=device)
+        return torch.arange(len(self._candidates), device=device)
+
+    def private_scores(self, method: str, private_losses: Tensor) -> Iterator[Tensor]:
+        """Yield the scores of consecutive candidates.
+
+        Args:
+            method: One of ``METHODS``.
+            private_losses: An ``n x T`` tensor of losses within the range.
+        """
+        if method == "evaluated":
+            yield -private_losses.mean(dim=0)
+            return
+        centred = private_losses - self._middle
+        mean = centred.mean(dim=0)
+        for weights in self._weights():  # chunk x T
+            if method == "linear":
+                yield -(weights @ mean + self._middle)
+            else:
+                yield -self._smooth_records(centred, weights)
+
+    def private_value(
+        self, method: str, private_losses: Tensor, index: int
+    ) -> tuple[Tensor, float]:
+        """Return the estimated loss of one candidate, and its sensitivity."""
+        if index in self._evaluated:
+            column = self._evaluated.index(index)
+            return private_losses[:, column].mean(), self.record_sensitivity
+        centred = private_losses - self._middle
+        weights = self._weights_of(self._candidates[index].unsqueeze(0))
+        if method == "linear":
+            size = float(weights.abs().sum()) * self.record_sensitivity
+            return (weights @ centred.mean(dim=0)).squeeze(0) + self._middle, size
+        return self._smooth_records(centred, weights).squeeze(0), (
+            self.record_sensitivity
+        )
+
+    def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
+        total = weights.new_zeros(len(weights))
+        for block in centred.split(max(1, _BLOCK // len(weights))):
+            predicted = (block @ weights.mT + self._middle).clamp_(
+                self._low, self._high
+            )
+            total += predicted.sum(dim=0)
+        return total / self._n
+
+    def _weights(self) -> Iterator[Tensor]:
+        size = max(1, _BLOCK // max(1, len(self._evaluated)))
+        for chunk in self._candidates.split(min(size, 2**15)):
+            yield self._weights_of(chunk)
+
+    @torch.no_grad()
+    def _weights_of(self, points: Tensor) -> Tensor:
+        cross = kernel_value(self._kernel, self._dictionary.points, points)  # T x N
+        return self._dictionary.solve(cross.contiguous()).mT

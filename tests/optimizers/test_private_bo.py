@@ -1,0 +1,344 @@
+"""Stable and adaptive releases: sensitivities, probabilities, budgets, misuse."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+
+from botorch_dp import GDP, RDP, ApproxDP, Ledger, PrivateBO, PureDP
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.optimizers.stable_scores import StableScores
+from botorch_dp.privacy import audit_epsilon, worst_log_ratio
+
+from .problems import CPU, DOUBLE, seeded, unit_box
+
+N, D = 40, 2
+
+
+def candidates(count=N, seed=1):
+    return torch.rand(count, D, generator=seeded(seed), **DOUBLE)
+
+
+class Bowls:
+    """Record i loses the squared distance to its own point, over the range."""
+
+    def __init__(self, n=300, seed=0):
+        self.records = torch.rand(n, D, generator=seeded(seed), **DOUBLE)
+
+    def __call__(self, X):
+        return (X - self.records.unsqueeze(1)).square().sum(dim=-1) / D
+
+
+def make(n=300, num_steps=6, guarantee=PureDP(1.0), **kwargs):  # noqa: B008
+    kwargs.setdefault("generator", seeded())
+    if "bounds" not in kwargs:
+        kwargs.setdefault("candidates", candidates())
+    kwargs.setdefault("loss_range", (0.0, 1.0))
+    return PrivateBO(num_records=n, guarantee=guarantee, num_steps=num_steps, **kwargs)
+
+
+def make_scores(n=7, T=5, noise_variance=1e-3):
+    with CPU:
+        kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
+        kernel.lengthscale = 0.5
+    points = candidates()
+    evaluated = [3, 8, 20, 31, 39][:T]
+    scores = StableScores(
+        kernel,
+        points,
+        evaluated,
+        num_records=n,
+        loss_range=(-1.0, 3.0),
+        noise_variance=noise_variance,
+    )
+    K = kernel(points[evaluated]).to_dense() + noise_variance * torch.eye(T, **DOUBLE)
+    weights = torch.linalg.solve(K, kernel(points[evaluated], points).to_dense()).mT
+    return scores, weights  # N x T
+
+
+class TestScores:
+    def test_by_hand(self):
+        scores, weights = make_scores()
+        losses = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+        found = {
+            method: torch.cat([*scores.private_scores(method, losses)])
+            for method in ("evaluated", "per-record", "linear")
+        }
+        assert torch.allclose(found["evaluated"], -losses.mean(dim=0))
+        smooth = (losses - 1.0) @ weights.mT + 1.0  # n x N, around the middle
+        expected = smooth.clamp(-1.0, 3.0).mean(dim=0)
+        assert torch.allclose(found["per-record"], -expected, atol=1e-9)
+        assert torch.allclose(found["linear"], -smooth.mean(dim=0), atol=1e-9)
+        for method, index in itertools.product(("per-record", "linear"), (0, 17, 20)):
+            value, _ = scores.private_value(method, losses, index)
+            expected = -found[method][index]
+            if index == 20:  # evaluated: no need to guess
+                expected = losses[:, 2].mean()
+            assert torch.allclose(value, expected, atol=1e-9)
+
+    @pytest.mark.parametrize("method", ["evaluated", "per-record", "linear"])
+    def test_sensitivity_holds_and_is_attained(self, method):
+        # One record's losses are set to the corners that move each candidate most.
+        scores, weights = make_scores(noise_variance=1e-6)
+        bound = scores.sensitivity(method)
+        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+
+        def score(row):
+            losses = base.clone()
+            losses[0] = row
+            return torch.cat([*scores.private_scores(method, losses)])
+
+        corners = [torch.full((5,), -1.0, **DOUBLE), torch.full((5,), 3.0, **DOUBLE)]
+        for signs in weights.sign():
+            corners += [1.0 + 2.0 * signs, 1.0 - 2.0 * signs]
+        corners += [
+            4 * torch.rand(5, generator=seeded(s), **DOUBLE) - 1 for s in range(20)
+        ]
+        values = torch.stack([score(row) for row in corners])
+        moved = (values.amax(dim=0) - values.amin(dim=0)).max()
+        assert moved <= bound * (1 + 1e-9)
+        assert moved >= 0.99 * bound
+
+    def test_value_sensitivity(self):
+        scores, weights = make_scores()
+        base = torch.zeros(7, 5, **DOUBLE)
+        for method in ("per-record", "linear"):
+            index = 0
+            found = []
+            for signs in (weights[index].sign(), -weights[index].sign()):
+                losses = base.clone()
+                losses[0] = 1.0 + 2.0 * signs
+                value, size = scores.private_value(method, losses, index)
+                found.append(float(value))
+            assert abs(found[0] - found[1]) <= size * (1 + 1e-9)
+
+    def test_method_follows_public_numbers(self):
+        scores, _ = make_scores(n=7)
+        assert scores.choose_method(epsilon=0.01) == "evaluated"
+        scores, _ = make_scores(n=100_000)
+        assert scores.choose_method(epsilon=1.0) in ("per-record", "linear")
+
+
+class TestStable:
+    def test_probabilities_on_neighbours(self):
+        """The exponential mechanism, in closed form: the ratio is at most e^epsilon."""
+        scores, _ = make_scores()
+        epsilon = 0.7
+        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+        worst = 0.0
+        for method in ("evaluated", "per-record", "linear"):
+            scale = 2 * scores.sensitivity(method) / epsilon
+            for seed in range(30):
+                low, high = base.clone(), base.clone()
+                corner = torch.rand(5, generator=seeded(seed), **DOUBLE) < 0.5
+                low[0] = torch.where(corner, -1.0, 3.0)
+                high[0] = torch.where(corner, 3.0, -1.0)
+                logs = [
+                    (
+                        torch.cat([*scores.private_scores(method, losses)]) / scale
+                    ).log_softmax(dim=-1)
+                    for losses in (low, high)
+                ]
+                worst = max(worst, worst_log_ratio(*logs))
+        assert worst <= epsilon
+        assert worst > epsilon / 4  # not wastefully far from it
+
+    def test_the_value_is_audited(self):
+        # All losses at one end of the range or, of one record, at the other. Half of
+        # the budget is the value's; 400 runs refute a claim of half of that.
+        n, runs = 3, 400
+        released = []
+        for first in (0.0, 1.0):
+            generator, values = seeded(int(first)), []
+            losses = torch.zeros(n, 1, **DOUBLE)
+            losses[0] = first
+            for _ in range(runs):
+                opt = make(
+                    n=n,
+                    num_steps=1,
+                    guarantee=PureDP(4.0),
+                    generator=generator,
+                    candidates=candidates(2),
+                    scoring="evaluated",
+                )
+                opt.ask()
+                opt.tell(losses)
+                values.append(opt.result().value)
+            released.append(torch.tensor(values, **DOUBLE))
+        result = audit_epsilon(released[0], released[1])
+        assert not result.rejects(PureDP(2.0))
+        assert result.rejects(PureDP(1.0))  # it does see what is there
+
+    def test_finds_a_good_candidate(self):
+        problem = Bowls(n=5000)
+        opt = make(n=5000, num_steps=15)
+        result = opt.run(problem, progress=False)
+        truth = problem(candidates()).mean(dim=0)
+        chosen = problem(result.x.unsqueeze(0)).mean()
+        assert (truth < chosen).double().mean() < 0.15  # among the best
+        assert abs(result.value - float(chosen)) < 0.05
+
+    @pytest.mark.parametrize(
+        ("guarantee", "what", "charges"),
+        [
+            (PureDP(1.0), "both", 2),
+            (PureDP(1.0), "point", 1),
+            (PureDP(1.0), "value", 2),
+            (ApproxDP(1.0, 1e-6), "both", 2),
+            (ApproxDP(1.0, 1e-6), "point", 1),
+        ],
+    )
+    def test_budget(self, guarantee, what, charges):
+        opt = make(guarantee=guarantee, what=what)
+        result = opt.run(Bowls(), progress=False)
+        assert len(opt.ledger) == charges
+        assert opt.ledger.accountant().within(guarantee)
+        assert (result.value is None) == (what == "point")
+        assert bool(result.x.isnan().any()) == (what == "value")
+
+    def test_points_do_not_depend_on_losses(self):
+        asked = []
+        for scale in (1.0, -3.0):
+            opt, problem = make(), Bowls(seed=int(scale > 0))
+            points = []
+            while not opt.done:
+                X = opt.ask()
+                points.append(X)
+                opt.tell(scale * problem(X))
+            asked.append(torch.cat(points))
+        assert torch.equal(*asked)
+
+    def test_nothing_public_before_the_end(self):
+        states = []
+        for scale in (1.0, -3.0):
+            opt, problem = make(), Bowls(seed=int(scale > 0))
+            for _ in range(5):
+                opt.tell(scale * problem(opt.ask()))
+            with pytest.raises(OptimizerStateError, match="Nothing is released"):
+                opt.result()
+            assert len(opt.ledger) == 0
+            state = opt.state_dict()
+            del state["labels"]
+            states.append(str(state))
+        assert states[0] == states[1]
+
+    def test_losses_are_clipped_not_rescaled(self):
+        # Hostile records count as the end of the range, silently.
+        values = []
+        for hostile in (1.0, 1e30, float("inf"), float("nan")):
+            opt = make(n=10, num_steps=1, candidates=candidates(2), scoring="evaluated")
+            losses = torch.full((10, 1), 0.5, **DOUBLE)
+            losses[0] = hostile
+            opt.ask()
+            opt.tell(losses)
+            values.append(opt.result().value)
+        assert len(set(values)) == 1
+
+    def test_chunks_and_batches(self):
+        problem = Bowls()
+        one = make(num_steps=6).run(problem, progress=False)
+        chunked = make(num_steps=6).run(lambda X: problem(X).split(77), progress=False)
+        batched = make(num_steps=3, batch_size=2).run(problem, progress=False)
+        assert one.value == chunked.value
+        assert torch.equal(one.x, batched.x)
+
+    def test_in_a_box(self):
+        opt = make(bounds=unit_box(2), num_candidates=500)
+        result = opt.run(Bowls(), progress=False)
+        assert ((result.x >= 0) & (result.x <= 1)).all()
+        assert len(opt.candidates) == 500
+
+    def test_a_finished_state_is_kept_and_an_unfinished_one_starts_over(self):
+        problem, first = Bowls(), make()
+        for _ in range(3):
+            first.tell(problem(first.ask()))
+        second = make()
+        second.load_state_dict(first.state_dict())
+        assert second.history == ()
+        second.run(problem, progress=False)
+        third = make(ledger=second.ledger)
+        third.load_state_dict(second.state_dict())
+        assert third.done
+        assert torch.equal(third.result().x, second.result().x)
+
+
+class TestAdaptive:
+    @pytest.mark.parametrize(
+        "guarantee", [GDP(1.0), ApproxDP(1.0, 1e-6), RDP(8.0, 0.5)]
+    )
+    def test_budget(self, guarantee):
+        opt = make(guarantee=guarantee, adaptive=True, num_steps=8)
+        opt.run(Bowls(), progress=False)
+        assert len(opt.ledger) == 8
+        assert opt.ledger.accountant().within(guarantee)
+
+    def test_noise(self):
+        opt = make(guarantee=GDP(2.0), adaptive=True, num_steps=4, n=10)
+        assert math.isclose(opt._mechanism.noise_std, 1.0 / 10 * 2 / 2.0)
+
+    def test_finds_a_good_candidate(self):
+        problem = Bowls(n=5000)
+        opt = make(n=5000, num_steps=15, adaptive=True, guarantee=GDP(1.0))
+        result = opt.run(problem, progress=False)
+        truth = problem(candidates()).mean(dim=0)
+        chosen = problem(result.x.unsqueeze(0)).mean()
+        assert (truth < chosen).double().mean() < 0.1
+
+    def test_goes_on(self):
+        problem = Bowls()
+        whole = make(num_steps=6, adaptive=True, guarantee=GDP(1.0))
+        whole.run(problem, progress=False)
+        first = make(num_steps=6, adaptive=True, guarantee=GDP(1.0))
+        for _ in range(3):
+            first.tell(problem(first.ask()))
+        second = make(num_steps=6, adaptive=True, guarantee=GDP(1.0))
+        second.load_state_dict(first.state_dict())
+        second.run(problem, progress=False)
+        assert second.result().value == whole.result().value
+        assert sum(entry.count for entry in second.ledger.entries) == 6
+
+
+class TestMisuse:
+    @pytest.mark.parametrize(
+        ("kwargs", "message"),
+        [
+            ({"loss_range": (1.0, 0.0)}, "low below high"),
+            ({"loss_range": (0.0, float("inf"))}, "low below high"),
+            ({"loss_range": 1.0}, r"\(low, high\)"),
+            ({"candidates": torch.zeros(1, 2, **DOUBLE)}, "at least two"),
+            ({"candidates": torch.zeros(3, **DOUBLE)}, "N x d"),
+            ({"candidates": torch.zeros(3, 2, **DOUBLE)}, "lower bound below"),
+            ({"bounds": unit_box(2), "candidates": candidates()}, "either"),
+            ({"guarantee": GDP(1.0)}, "PureDP or an ApproxDP"),
+            ({"guarantee": PureDP(1.0), "adaptive": True}, "Gaussian noise can meet"),
+            ({"adaptive": True, "guarantee": GDP(1.0), "batch_size": 2}, "batch_size"),
+            ({"num_steps": N + 1}, "number of candidates"),
+            ({"what": "all"}, "what must be one of"),
+            ({"scoring": "best"}, "scoring must be one of"),
+            ({"kernel": "rbf"}, "kernel must be"),
+            ({"beta": 0.0}, "beta"),
+            ({"noise_variance": 0.0}, "noise_variance"),
+        ],
+    )
+    def test_arguments(self, kwargs, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            make(**kwargs)
+
+    def test_epsilon_zero(self):
+        with pytest.raises(InvalidArgumentError, match="epsilon"):
+            PureDP(0.0)
+
+    def test_wrong_shape_costs_nothing(self):
+        opt = make(num_steps=1)
+        X = opt.ask()
+        with pytest.raises(InvalidArgumentError, match="300 x 1"):
+            opt.tell(Bowls()(X).mT)
+        assert len(opt.ledger) == 0
+
+    def test_an_exhausted_budget(self):
+        ledger = Ledger(cap=PureDP(1.0))
+        make(ledger=ledger).run(Bowls(), progress=False)
+        with pytest.raises(Exception, match="past the cap"):
+            make(ledger=ledger).run(Bowls(), progress=False)
