@@ -1,6 +1,10 @@
 """Differentially private Bayesian optimization for BoTorch."""
 
-from botorch_dp.acquisition import GradientInformation, optimal_design
+from botorch_dp.acquisition import (
+    GradientInformation,
+    PrivateUpperConfidenceBound,
+    optimal_design,
+)
 from botorch_dp.models import GradientGP
 from botorch_dp.optimizers import (
     DPGIBO,
@@ -41,6 +45,7 @@ __all__ = [
     "NoisyGradientDescent",
     "PrivacyAccountant",
     "PrivateBO",
+    "PrivateUpperConfidenceBound",
     "PureDP",
     "RandomSearch",
     "SubsampledGaussianMechanism",

@@ -48,3 +48,7 @@ class IllConditionedWarning(BotorchDPWarning):
 
 class WeakGuaranteeWarning(BotorchDPWarning):
     """The parameters protect less than their reader may think."""
+
+
+class UselessReleaseWarning(BotorchDPWarning):
+    """The noise is larger than everything it could be added to."""

@@ -1,6 +1,11 @@
 """Models of public points: kernels with derivatives, gradients of processes."""
 
 from botorch_dp.models.candidate_posterior import CandidatePosterior
+from botorch_dp.models.dataset_kernel import (
+    DatasetKernel,
+    dataset_correlation,
+    sample_neighbours,
+)
 from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut, nearest_points
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.gradient_posterior import GradientPosterior
@@ -16,12 +21,14 @@ from botorch_dp.models.radial import RadialKernel, radial_kernel
 
 __all__ = [
     "CandidatePosterior",
+    "DatasetKernel",
     "GradientGP",
     "GradientPosterior",
     "KernelDictionary",
     "LeaveOneOut",
     "RadialKernel",
     "check_twice_differentiable",
+    "dataset_correlation",
     "kernel_cross_hessian",
     "kernel_gradient",
     "kernel_value",
@@ -29,4 +36,5 @@ __all__ = [
     "nearest_points",
     "prior_gradient_covariance",
     "radial_kernel",
+    "sample_neighbours",
 ]

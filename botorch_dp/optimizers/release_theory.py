@@ -53,19 +53,10 @@ References:
     .. [deFreitas2012exponential] N. de Freitas, A. Smola and M. Zoghi. Exponential
         Regret Bounds for Gaussian Process Bandits with Deterministic Observations.
         ICML 2012. Theorem 2.
-    .. [Nemhauser1978submodular] G. Nemhauser, L. Wolsey and M. Fisher. An Analysis of
-        Approximations for Maximizing Submodular Set Functions. Mathematical Programming
-        14, 1978. Section 4.
 """
 
-import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from botorch_dp._checks import (
     check_choice,
@@ -80,26 +71,19 @@ from botorch_dp.models.dataset_kernel import check_correlation
 
 __all__ = [
     "CONSTANTS",
-    "InformationGain",
     "LipschitzValueRelease",
     "NoiseFreeValueRelease",
     "PointRelease",
     "ValueRelease",
     "dataset_shift",
-    "information_gain",
-    "information_gain_bound",
     "kusner_point_release",
     "kusner_value_release",
-    "lipschitz_utility_bound",
     "lipschitz_value_release",
     "max_noise",
-    "noise_free_utility_bound",
     "noise_free_value_release",
-    "point_utility_bound",
     "regret_constant",
     "release_beta",
     "ucb_beta",
-    "value_utility_bound",
 ]
 
 
@@ -245,118 +229,6 @@ def regret_constant(*, noise_variance: float, prior_variance: float = 1.0) -> fl
     noise_variance = check_positive("noise_variance", noise_variance)
     prior_variance = check_positive("prior_variance", prior_variance)
     return 8 * prior_variance / math.log1p(prior_variance / noise_variance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InformationGain:
-    r"""How much T observations can tell: :math:`\gamma_T`, from below and from above.
-
-    :math:`I(A) = \frac12 \log\det(I + K_A / \sigma^2)`, and :math:`\gamma_T` is the
-    greatest of all A of T candidates, which may repeat. With :math:`A_k` the first k of
-    a greedy choice, :math:`v_k` the variance given them and
-    :math:`m_k = \frac12 \log(1 + \max v_k / \sigma^2)` the next gain at best:
-
-    Attributes:
-        greedy: :math:`I(A_T)`: what the greedy choice attains, a lower bound.
-        one_by_one: :math:`T m_0`, as if every observation were the first.
-        greedy_ratio: :math:`I(A_T) / (1 - (1 - 1/T)^T)`, because I is submodular
-            [Nemhauser1978submodular]_; the denominator is above 1 - 1/e.
-        submodular: :math:`\min_k I(A_k) + T m_k`: no set adds more to :math:`A_k` than
-            T times its best element does.
-        design: :math:`I(A_T) + \frac{1}{2 \sigma^2} \bigl(T \max v_T - \sum_{a \in A_T}
-            v_T(a)\bigr)`. As a function of how often each candidate is observed, whole
-            numbers or not, I is concave with derivative :math:`v / (2 \sigma^2)`: it
-            lies below its tangent at :math:`A_T`. Mostly the least of them.
-        indices: The greedy choice.
-    """
-
-    greedy: float
-    one_by_one: float
-    greedy_ratio: float
-    submodular: float
-    design: float
-    indices: tuple[int, ...]
-
-    @property
-    def bound(self) -> float:
-        r"""The least of the upper bounds on :math:`\gamma_T`."""
-        return min(self.one_by_one, self.greedy_ratio, self.submodular, self.design)
-
-
-@torch.no_grad()
-def information_gain(
-    kernel: Kernel | Tensor,
-    candidates: Tensor | None = None,
-    *,
-    num_steps: int,
-    noise_variance: float,
-) -> InformationGain:
-    r"""Bound the information gain :math:`\gamma_T` of T observations.
-
-    Prior covariances decide, targets do not appear: nothing private is used. Greedy
-    choices update a partial Cholesky factor, in O(N T^2) time and O(N T) memory for N
-    candidates; with a kernel, no N x N matrix is formed. In double precision.
-
-    Args:
-        kernel: The kernel :math:`k_2`; or its ``N x N`` matrix of the candidates.
-        candidates: An ``N x d`` tensor; None with a matrix.
-        num_steps: The number T of observations.
-        noise_variance: The variance :math:`\sigma^2` of an observation.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> candidates = torch.linspace(0, 4, 100).unsqueeze(-1)
-        >>> gain = information_gain(
-        ...     RBFKernel(), candidates, num_steps=30, noise_variance=0.1
-        ... )
-        >>> round(gain.greedy, 2), round(gain.design, 2), round(gain.greedy_ratio, 2)
-        (11.47, 11.9, 17.96)
-    """
-    num_steps = check_count("num_steps", num_steps)
-    noise_variance = check_positive("noise_variance", noise_variance)
-    variances, column = _covariances(kernel, candidates)
-    rows = variances.new_empty(num_steps, len(variances))  # of the Cholesky factor
-    gain, indices = 0.0, []
-    largest = float(variances.max())
-    one_by_one = submodular = num_steps * _gain(largest, noise_variance)
-    for k in range(num_steps):
-        index = int(variances.argmax())
-        indices.append(index)
-        row = column(index) - rows[:k].mT @ rows[:k, index]
-        rows[k] = row / math.sqrt(largest + noise_variance)
-        variances = (variances - rows[k].square()).clamp_(min=0.0)
-        gain += _gain(largest, noise_variance)
-        largest = float(variances.max())
-        submodular = min(submodular, gain + num_steps * _gain(largest, noise_variance))
-    slack = num_steps * largest - float(variances[indices].sum())
-    return InformationGain(
-        greedy=gain,
-        one_by_one=one_by_one,
-        greedy_ratio=gain / (1 - (1 - 1 / num_steps) ** num_steps),
-        submodular=submodular,
-        design=gain + slack / (2 * noise_variance),
-        indices=tuple(indices),
-    )
-
-
-def information_gain_bound(
-    kernel: Kernel | Tensor,
-    candidates: Tensor | None = None,
-    *,
-    num_steps: int,
-    noise_variance: float,
-) -> float:
-    r"""Return the least upper bound of :func:`information_gain` on :math:`\gamma_T`.
-
-    Example:
-        >>> round(
-        ...     information_gain_bound(torch.eye(3), num_steps=3, noise_variance=1.0), 4
-        ... )  # each candidate once: 3 log(2) / 2
-        1.0397
-    """
-    return information_gain(
-        kernel, candidates, num_steps=num_steps, noise_variance=noise_variance
-    ).bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -554,7 +426,7 @@ def kusner_value_release(
 
     Args:
         gamma: A bound on the information gain of T observations:
-            :func:`information_gain_bound`.
+            :func:`botorch_dp.optimizers.information_gain.information_gain_bound`.
         num_steps: The number T of steps.
         num_candidates: The number of candidates, :math:`|\Lambda|`.
         delta: The probability that the bound may fail.
@@ -877,134 +749,6 @@ def lipschitz_value_release(
     )
 
 
-def point_utility_bound(
-    release: PointRelease,
-    *,
-    epsilon: float,
-    failure_probability: float = 0.05,
-    reference: str = "mean",
-) -> float:
-    r"""Bound how much worse than the best the released point is: Theorem 2.
-
-    With :math:`e^{-a}` the ``failure_probability``,
-
-    .. math::
-        \max_\lambda \mu_T(\lambda) - \mu_T(\tilde\lambda)
-        \le \frac{2 \Delta}{\epsilon} (\log |\Lambda| + a)
-
-    with probability :math:`1 - e^{-a}`, which is ``reference="mean"``. And with
-    probability :math:`1 - e^{-a} - \delta / 3` (``reference="optimum"``), because f is
-    within :math:`s \sqrt\beta` of :math:`\mu_T` at :math:`\tilde\lambda` and at
-    :math:`\lambda^*`,
-
-    .. math::
-        f(\lambda^*) - f(\tilde\lambda)
-        \le \frac{2 \Delta}{\epsilon} (\log |\Lambda| + a) + 2 s \sqrt\beta.
-
-    **Corrected**: [Kusner2015dpbo]_ subtracts delta from the first probability, which
-    is not needed: the mechanism's own randomness is all there is. The workshop version
-    has :math:`f(\lambda^*) - \mu_T(\tilde\lambda)` on the left of the second, and adds
-    q, although no noisy observation is compared.
-
-    Args:
-        release: What :func:`kusner_point_release` returned.
-        epsilon: The epsilon of the exponential mechanism.
-        failure_probability: The chance that the mechanism does worse.
-        reference: ``"mean"`` or ``"optimum"``.
-
-    Example:
-        >>> release = kusner_point_release(
-        ...     num_steps=50, num_candidates=1000, delta=0.1, correlation=0.99
-        ... )
-        >>> round(point_utility_bound(release, epsilon=1.0), 1)  # the range is 4 to 6
-        192.6
-    """
-    epsilon = check_positive("epsilon", epsilon)
-    failure_probability = check_probability("failure_probability", failure_probability)
-    check_choice("reference", reference, ("mean", "optimum"))
-    log = _log_ratio(release.num_candidates, failure_probability)
-    bound = 2 * release.sensitivity / epsilon * log
-    if reference == "optimum":
-        bound += 2 * math.sqrt(release.prior_variance * release.beta)
-    return bound
-
-
-def value_utility_bound(
-    release: ValueRelease, *, epsilon: float, failure_probability: float = 0.05
-) -> float:
-    r"""Bound how far the released value is from the best there is: Theorem 4.
-
-    With :math:`e^{-a}` the ``failure_probability`` and :math:`\Delta` the sensitivity,
-
-    .. math::
-        |\tilde v - f(\lambda^*)| \le \sigma \sqrt{2 \log \frac{2 T}{\delta}}
-        + \frac{\Omega}{T} + \frac{a \Delta}{\epsilon}
-
-    with probability :math:`1 - (\delta + e^{-a})`: the T noises of V cost
-    :math:`\delta / 2`, its regret :math:`\delta / 3` (:math:`\delta / 2` as printed).
-
-    **Corrected**: [Kusner2015dpbo]_ has :math:`\sigma \sqrt{8 \log(1 / \delta)}` for
-    the first term. Its proof takes the noise at the best of T observations for one
-    normal variable, and the term vanishes as delta goes to 1; for large T it is too
-    small. The workshop version has our term without :math:`\sigma`.
-
-    Args:
-        release: What :func:`kusner_value_release` returned.
-        epsilon: The epsilon of the Laplace mechanism.
-        failure_probability: The chance that the Laplace noise is larger.
-
-    Example:
-        >>> setting = dict(num_steps=50, num_candidates=1000, delta=0.1, gamma=20.0)
-        >>> release = kusner_value_release(
-        ...     **setting, correlation=0.99, noise_variance=0.01
-        ... )
-        >>> round(value_utility_bound(release, epsilon=1.0), 1)
-        25.0
-    """
-    log = _log_ratio(2 * release.num_steps, release.delta)
-    noise = math.sqrt(2 * release.noise_variance * log)
-    laplace = _laplace_quantile(release.sensitivity, epsilon, failure_probability)
-    return noise + release.regret + laplace
-
-
-def noise_free_utility_bound(
-    release: NoiseFreeValueRelease, *, epsilon: float, failure_probability: float = 0.05
-) -> float:
-    r"""Bound how far the released value is from the best there is: Theorem 6.
-
-    With :math:`e^{-a}` the ``failure_probability``,
-
-    .. math::
-        |\tilde f - f(\lambda^*)| \le \Omega + \frac{a (\Omega + c)}{\epsilon}
-
-    with probability :math:`1 - (\delta + e^{-a})`, as printed; :math:`\delta / 4` for
-    :math:`\delta` would do, as only the regret for V matters.
-
-    Args:
-        release: What :func:`noise_free_value_release` returned.
-        epsilon: The epsilon of the Laplace mechanism.
-        failure_probability: The chance that the Laplace noise is larger.
-    """
-    laplace = _laplace_quantile(release.sensitivity, epsilon, failure_probability)
-    return release.regret + laplace
-
-
-def lipschitz_utility_bound(
-    release: LipschitzValueRelease, *, epsilon: float, failure_probability: float = 0.05
-) -> float:
-    r"""Bound how far the released score is from the best found: Theorem 8.
-
-    It is :math:`a \Delta / \epsilon` with probability :math:`1 - e^{-a}`, with
-    :math:`e^{-a}` the ``failure_probability``: as printed but for :math:`\Delta`.
-
-    Args:
-        release: What :func:`lipschitz_value_release` returned.
-        epsilon: The epsilon of the Laplace mechanism.
-        failure_probability: The chance that the Laplace noise is larger.
-    """
-    return _laplace_quantile(release.sensitivity, epsilon, failure_probability)
-
-
 def _log_ratio(count: int, probability: float) -> float:
     """Return log(count / probability), which does not overflow."""
     return math.log(count) - math.log(probability)
@@ -1019,61 +763,3 @@ def _shift_failure(num_candidates: int, delta: float, *, shares: int) -> float:
     """Return a bound on the probability that some candidate changes by more than c."""
     x = math.sqrt(2 * _log_ratio(shares * num_candidates, delta))
     return num_candidates * _two_sided_tail(x)
-
-
-def _laplace_quantile(
-    sensitivity: float, epsilon: float, failure_probability: float
-) -> float:
-    """Return what Laplace noise passes in absolute value with this probability."""
-    epsilon = check_positive("epsilon", epsilon)
-    failure_probability = check_probability("failure_probability", failure_probability)
-    return -math.log(failure_probability) * sensitivity / epsilon
-
-
-def _gain(variance: float, noise_variance: float) -> float:
-    return 0.5 * math.log1p(variance / noise_variance)
-
-
-def _covariances(
-    kernel: Kernel | Tensor, candidates: Tensor | None
-) -> tuple[Tensor, Callable[[int], Tensor]]:
-    """Return the prior variances, and how to get a column of covariances, in double."""
-    if isinstance(kernel, Tensor):
-        if candidates is not None:
-            raise InvalidArgumentError(
-                "candidates must be None if the kernel is given as a matrix."
-            )
-        if kernel.dim() != 2 or kernel.shape[0] != kernel.shape[1] or len(kernel) == 0:
-            raise InvalidArgumentError(
-                f"kernel must be an N x N matrix, got shape {tuple(kernel.shape)}."
-            )
-        matrix = kernel.detach().double()
-        if not torch.allclose(matrix, matrix.mT):
-            raise InvalidArgumentError("kernel must be a symmetric matrix.")
-        return _check_variances(matrix.diagonal()), lambda index: matrix[index]
-    if not isinstance(kernel, Kernel):
-        raise InvalidArgumentError(
-            f"kernel must be a GPyTorch kernel or a matrix, got {kernel!r}."
-        )
-    if not isinstance(candidates, Tensor) or candidates.dim() != 2:
-        raise InvalidArgumentError(
-            f"candidates must be an N x d tensor, got {candidates!r}."
-        )
-    points = candidates.detach().double()
-    function = copy.deepcopy(kernel).requires_grad_(False).eval().to(points)
-
-    def column(index: int) -> Tensor:
-        return function(points[index : index + 1], points).to_dense().squeeze(0)
-
-    return _check_variances(function(points, diag=True)), column
-
-
-def _check_variances(variances: Tensor) -> Tensor:
-    if variances.dim() != 1 or not len(variances):
-        raise InvalidArgumentError(
-            "kernel must give one variance to each of at least one candidate, got "
-            f"shape {tuple(variances.shape)}."
-        )
-    if not bool((variances.isfinite() & (variances >= 0)).all()):
-        raise InvalidArgumentError("kernel must give finite variances, 0 or above.")
-    return variances

@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 import torch
+from botorch.models import SingleTaskGP
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ZeroMean
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dataset_kernel import (
@@ -118,6 +120,34 @@ class TestDatasetKernel:
         assert torch.allclose(
             kernel(X, diag=True), value.diagonal(dim1=-2, dim2=-1), atol=1e-6
         )
+
+    @pytest.mark.default_device
+    def test_in_a_model(self, double, generator):
+        """What V tells about V': the mean times rho, the variance reduction rho^2."""
+        rho, base = 0.8, make_kernel()
+        X = torch.rand(6, 2, generator=generator, **double)
+        Y = X.sin().sum(dim=-1, keepdim=True)
+        at = torch.rand(5, 2, generator=generator, **double)
+
+        def posterior(kernel, inputs, points):
+            model = SingleTaskGP(
+                inputs,
+                Y,
+                train_Yvar=torch.full_like(Y, 0.01),
+                covar_module=kernel,
+                mean_module=ZeroMean(),
+                outcome_transform=None,
+            )
+            return model.posterior(points)
+
+        alone = posterior(base, X, at)
+        other = posterior(
+            make_dataset_kernel(base, correlation=rho),
+            torch.cat([torch.zeros(6, 1, **double), X], dim=-1),
+            torch.cat([torch.ones(5, 1, **double), at], dim=-1),
+        )
+        assert torch.allclose(other.mean, rho * alone.mean)
+        assert torch.allclose(2.25 - other.variance, rho**2 * (2.25 - alone.variance))
 
     @pytest.mark.parametrize(
         "datasets",

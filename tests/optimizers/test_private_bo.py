@@ -276,7 +276,7 @@ class TestAdaptive:
 
     def test_noise(self):
         opt = make(guarantee=GDP(2.0), adaptive=True, num_steps=4, n=10)
-        assert math.isclose(opt._mechanism.noise_std, 1.0 / 10 * 2 / 2.0)
+        assert math.isclose(opt.details["noise_std"], 1.0 / 10 * 2 / 2.0)
 
     def test_finds_a_good_candidate(self):
         problem = Bowls(n=5000)

@@ -1,0 +1,319 @@
+r"""The published releases after UCB, as faithful as a valid proof allows.
+
+UCB runs on the private values themselves, so that the points it asks for are private;
+one release in the end covers everything. What bounds its sensitivity is an assumption:
+that the objectives of neighbouring data sets are draws from one Gaussian process (both
+of Kusner's), or that they come from a regularized linear model (Lipschitz). The
+constants are in :mod:`botorch_dp.optimizers.release_theory`, repaired by default.
+
+References:
+    .. [Kusner2015dpbo] M. Kusner, J. Gardner, R. Garnett and K. Weinberger.
+        Differentially Private Bayesian Optimization. ICML 2015. Algorithms 1 to 3.
+"""
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from botorch_dp.acquisition.private_ucb import ucb_beta
+from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
+from botorch_dp.models.candidate_posterior import CandidatePosterior
+from botorch_dp.optimizers.charging import ChargingOptimizer, RunLedger
+from botorch_dp.optimizers.information_gain import information_gain_bound
+from botorch_dp.optimizers.release_theory import (
+    LipschitzValueRelease,
+    NoiseFreeValueRelease,
+    PointRelease,
+    ValueRelease,
+    kusner_point_release,
+    kusner_value_release,
+    lipschitz_value_release,
+    noise_free_value_release,
+)
+from botorch_dp.optimizers.releases import Release, Released
+from botorch_dp.privacy import (
+    ApproxDP,
+    ApproxEvent,
+    ExponentialMechanism,
+    Guarantee,
+    LaplaceMechanism,
+    PrivacyEvent,
+    PureDP,
+    SecureNoise,
+)
+
+if TYPE_CHECKING:
+    from botorch_dp.optimizers.private_bo import PrivateBO
+
+ValueBound = ValueRelease | NoiseFreeValueRelease | LipschitzValueRelease
+
+_GP_ASSUMPTION = (
+    "GP-ASSUMPTION PRIVACY, not plain differential privacy: if the objectives of any "
+    "two neighbouring data sets are jointly drawn from a Gaussian process with the "
+    "stated kernel, prior_std and correlation, observed with the stated noise, "
+    "delta bounds the probability, over these draws, that the sensitivity is larger "
+    "than assumed; for a given pair of data sets nothing is promised"
+)
+
+
+class PublishedRelease(Release):
+    """UCB on private values, and a release in the end."""
+
+    points_are_public: ClassVar[bool] = False
+
+    def __init__(self, run: "PrivateBO") -> None:
+        super().__init__(run)
+        self._private = CandidatePosterior(
+            run.kernel,
+            run.search_candidates,
+            noise_variance=run.noise_variance,
+            max_observations=run.num_steps,
+        )
+        self._private_best = -math.inf
+
+    def next(self, step: int) -> list[int]:
+        """Return the candidate with the largest upper confidence bound: private."""
+        width = math.sqrt(self._beta(step + 1)) * self._private.variance.sqrt()
+        return [int((self._private.mean + width).argmax())]
+
+    def observe(self, indices: list[int], private_losses: Tensor) -> float:
+        """Learn from the private mean; nothing leaves."""
+        gain = float(self.to_gain(private_losses.double().mean()))
+        self._private.observe(indices[0], gain)
+        self._private_best = max(self._private_best, gain)
+        return 0.0
+
+    def _beta(self, step: int) -> float:
+        return self.run.beta
+
+    def _release_value(
+        self, guarantee: PureDP, sensitivity: float, ledger: RunLedger
+    ) -> float:
+        mechanism = LaplaceMechanism(guarantee, sensitivity=sensitivity, **self.noise)
+        # Of shape 1, as a tensor of the private value alone.
+        private = torch.full(
+            (1,), self._private_best, dtype=torch.float64, device=self.run.bounds.device
+        )
+        return self.to_loss(float(mechanism.release(private, ledger=ledger)))
+
+    def _warn_if_useless(self, what: str, scale: float) -> None:
+        """Warn, from public numbers, where noise is larger than what it hides."""
+        width = self.loss_width / self.run.prior_std
+        if scale > width:
+            warnings.warn(
+                f"The noise on the {what} has scale {scale:.3g}, more than the whole "
+                f"range {width:.3g} of what it is added to: what is released says "
+                "next to nothing. release='stable' does better, and needs no "
+                "assumption.",
+                UselessReleaseWarning,
+                stacklevel=5,
+            )
+
+
+class _GaussianProcessRelease(PublishedRelease):
+    """Point and value under the assumption that objectives are a Gaussian process."""
+
+    assumptions: ClassVar[tuple[str, ...]] = (_GP_ASSUMPTION,)
+
+    def __init__(
+        self, run: "PrivateBO", *, correlation: float, constants: str = "repaired"
+    ) -> None:
+        super().__init__(run)
+        assert isinstance(run.guarantee, ApproxDP)
+        parts = 2 if run.what == "both" else 1
+        # A hair less, so that the deltas add up to less than the whole.
+        self._delta = run.guarantee.delta / parts * (1 - 1e-6)
+        self._share = PureDP(run.guarantee.epsilon / parts)
+        self._setting: dict[str, Any] = {
+            "num_steps": run.num_steps,
+            "num_candidates": len(run.search_candidates),
+            "delta": self._delta,
+            "correlation": correlation,
+            "constants": constants,
+        }
+        self.point: PointRelease | None = None
+        self.value: ValueBound | None = None
+        if run.what != "value":
+            self.point = kusner_point_release(**self._setting)
+            self.details["point"] = asdict(self.point)
+            scale = 2 * self.point.sensitivity / self._share.epsilon
+            self._warn_if_useless("point's score", scale)
+        if run.what != "point":
+            self.value = self._value_bound()
+            self.details["value"] = asdict(self.value)
+            scale = self.value.sensitivity / self._share.epsilon
+            self._warn_if_useless("value", scale)
+
+    @staticmethod
+    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
+        """Return the guarantee if it has a delta for the assumption to fail."""
+        if not isinstance(guarantee, ApproxDP):
+            raise InvalidArgumentError(
+                "guarantee must be an ApproxDP(epsilon, delta) for this release, got "
+                f"{guarantee!r}."
+            )
+        return guarantee
+
+    @abstractmethod
+    def _value_bound(self) -> ValueBound:
+        """Bound the sensitivity of the value."""
+
+    def _beta(self, step: int) -> float:
+        return ucb_beta(
+            step=step,
+            num_candidates=self._setting["num_candidates"],
+            delta=self._delta,
+            constants=self._setting["constants"],
+        )
+
+    def finish(self) -> Released:
+        """Draw a candidate (line 12), then the value (lines 13 to 15)."""
+        ledger = _WithDelta(self.run, self._delta)
+        index = value = None
+        if self.point is not None:
+            chooser = ExponentialMechanism(
+                self._share, sensitivity=self.point.sensitivity, **self.noise
+            )
+            index = int(chooser.release(self._private.mean, ledger=ledger))
+        if self.value is not None:
+            value = self._release_value(self._share, self.value.sensitivity, ledger)
+        return Released(index, value)
+
+
+class KusnerRelease(_GaussianProcessRelease):
+    """Algorithm 1 of [Kusner2015dpbo]_: noisy observations.
+
+    Args:
+        run: The optimizer; its ``noise_variance`` is that of the observations.
+        correlation: The least correlation k1(V, V') of the objectives of two
+            neighbouring data sets, as the user asserts.
+        constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
+    """
+
+    def _value_bound(self) -> ValueBound:
+        gamma = information_gain_bound(
+            self.run.kernel,
+            self.run.search_candidates,
+            num_steps=self.run.num_steps,
+            noise_variance=self.run.noise_variance,
+        )
+        return kusner_value_release(
+            gamma=gamma, noise_variance=self.run.noise_variance, **self._setting
+        )
+
+
+class NoiseFreeRelease(_GaussianProcessRelease):
+    """Algorithm 2 of [Kusner2015dpbo]_: exact observations.
+
+    Args:
+        run: The optimizer.
+        regret_scale: The constant A of the regret bound, the user's to state.
+        regret_rate: Its constant tau.
+        correlation: The least correlation of two neighbouring objectives.
+        constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
+    """
+
+    def __init__(
+        self,
+        run: "PrivateBO",
+        *,
+        regret_scale: float,
+        regret_rate: float,
+        correlation: float,
+        constants: str = "repaired",
+    ) -> None:
+        self._regret: dict[str, Any] = {
+            "regret_scale": regret_scale,
+            "regret_rate": regret_rate,
+        }
+        super().__init__(run, correlation=correlation, constants=constants)
+
+    def _value_bound(self) -> ValueBound:
+        return noise_free_value_release(
+            num_dims=self.run.coordinates.dim, **self._regret, **self._setting
+        )
+
+
+class LipschitzRelease(PublishedRelease):
+    """Algorithm 3 of [Kusner2015dpbo]_: the value after tuning a regularization.
+
+    Args:
+        run: The optimizer; its one parameter is the regularization of a linear model
+            with a convex loss, and its loss range starts at 0.
+        lipschitz: The Lipschitz constant L of the validation loss in the weights.
+        zero_spread: How much the loss of the zero model differs between records, see
+            :func:`lipschitz_value_release`.
+        constants: ``"repaired"``, or ``"icml2015"`` as printed.
+    """
+
+    releases: ClassVar[tuple[str, ...]] = ("value",)
+    assumptions: ClassVar[tuple[str, ...]] = (
+        "if models are minimizers of a regularized convex 1-Lipschitz training loss "
+        "within the stated range of regularizations, and the validation loss is "
+        "Lipschitz in their weights with the stated constant; worst case otherwise",
+    )
+
+    def __init__(
+        self,
+        run: "PrivateBO",
+        *,
+        lipschitz: float,
+        zero_spread: float | None = None,
+        constants: str = "repaired",
+    ) -> None:
+        super().__init__(run)
+        low, high = run.loss_range
+        if run.coordinates.dim != 1 or low != 0.0:
+            raise InvalidArgumentError(
+                "release='lipschitz' tunes one regularization parameter, with losses "
+                f"from 0: got d={run.coordinates.dim}, loss_range={run.loss_range}."
+            )
+        self.value = lipschitz_value_release(
+            lipschitz=lipschitz,
+            min_regularization=float(run.bounds[0, 0]),
+            max_regularization=float(run.bounds[1, 0]),
+            num_records=run.num_records,
+            loss_bound=high,
+            zero_spread=zero_spread,
+            constants=constants,
+        )
+        self.details = {"value": asdict(self.value)}
+        # In units of the gain, like the value itself.
+        self._sensitivity = self.value.sensitivity / run.prior_std
+        assert isinstance(run.guarantee, PureDP)
+        self._share = run.guarantee
+        self._warn_if_useless("value", self._sensitivity / self._share.epsilon)
+
+    @staticmethod
+    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
+        """Return the guarantee if it is pure."""
+        if not isinstance(guarantee, PureDP):
+            raise InvalidArgumentError(
+                f"guarantee must be a PureDP for this release, got {guarantee!r}."
+            )
+        return guarantee
+
+    def finish(self) -> Released:
+        """Release the best value (lines 3 to 6)."""
+        ledger = RunLedger(self.run)
+        value = self._release_value(self._share, self._sensitivity, ledger)
+        return Released(None, value)
+
+
+class _WithDelta(RunLedger):
+    """Adds to what a pure mechanism charges the probability that a bound fails."""
+
+    def __init__(self, run: ChargingOptimizer, delta: float) -> None:
+        super().__init__(run)
+        self._delta = delta
+
+    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
+        """Record the cost, or raise and record nothing."""
+        epsilon = event.pure_epsilon
+        assert epsilon is not None
+        return super().charge(ApproxEvent(epsilon, self._delta), count=count, **labels)

@@ -1,0 +1,110 @@
+"""What every way to release has in common."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from botorch_dp.optimizers.charging import ASSUMPTIONS
+from botorch_dp.privacy import Guarantee, SecureNoise
+
+if TYPE_CHECKING:
+    from botorch_dp.optimizers.private_bo import PrivateBO
+
+
+@dataclass(frozen=True)
+class Released:
+    """What was released.
+
+    Attributes:
+        index: Which candidate, None if none.
+        value: The estimate of its loss, None if none.
+        details: Public quantities that go with it.
+    """
+
+    index: int | None
+    value: float | None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Release(ABC):
+    """Chooses points, sees private losses, and releases something in the end.
+
+    Args:
+        run: The optimizer, of which the public settings are read.
+    """
+
+    releases: ClassVar[tuple[str, ...]] = ("both", "point", "value")
+    assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS[:1]
+    points_are_public: ClassVar[bool] = True
+    # Whether a state before the end holds all that is needed to go on.
+    can_go_on: ClassVar[bool] = False
+
+    def __init__(self, run: "PrivateBO") -> None:
+        self.run = run
+        self.details: dict[str, Any] = {}
+
+    @staticmethod
+    @abstractmethod
+    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
+        """Return the guarantee if this release can meet it."""
+
+    @abstractmethod
+    def next(self, step: int) -> list[int]:
+        """Return which candidates to evaluate after so many steps."""
+
+    @abstractmethod
+    def observe(self, indices: list[int], private_losses: Tensor) -> float:
+        """Take clipped losses in, ``n x b``; return the noise of what was released."""
+
+    @abstractmethod
+    def finish(self) -> Released:
+        """Charge, draw, release."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget does not allow another step."""
+        return False
+
+    def num_due(self, num_steps: int) -> int:
+        """Return how many charges so many steps must have made."""
+        return 0 if num_steps < self.run.num_steps else 1
+
+    def state(self) -> dict[str, Any]:
+        """Return what is public and needed to go on."""
+        return {}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise unless the state can be restored."""
+        if set(state) != set(self.state()):
+            raise ValueError(f"unexpected parts {sorted(state)}")
+
+    def restore(self, state: dict[str, Any]) -> Released | None:
+        """Go on from a state; return what is released, if that ends the run."""
+        del state
+        return None
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        """Where randomness comes from, as arguments of a mechanism."""
+        return {"generator": self.run.generator, "secure": self.run.secure}
+
+    @property
+    def loss_width(self) -> float:
+        """The width R of the range of losses."""
+        low, high = self.run.loss_range
+        return high - low
+
+    @property
+    def middle(self) -> float:
+        """The middle of the range of losses."""
+        return sum(self.run.loss_range) / 2
+
+    def to_gain(self, loss: float | Tensor) -> Any:
+        """Return a mean loss as a gain with prior mean 0 and variance 1."""
+        return (self.middle - loss) / self.run.prior_std
+
+    def to_loss(self, gain: float) -> float:
+        """Return the mean loss of a gain."""
+        return self.middle - self.run.prior_std * gain
