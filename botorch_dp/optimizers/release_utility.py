@@ -56,6 +56,7 @@ def point_utility_bound(
         reference: ``"mean"`` or ``"optimum"``.
 
     Example:
+        >>> from botorch_dp.optimizers.release_theory import kusner_point_release
         >>> release = kusner_point_release(
         ...     num_steps=50, num_candidates=1000, delta=0.1, correlation=0.99
         ... )
@@ -97,6 +98,7 @@ def value_utility_bound(
         failure_probability: The chance that the Laplace noise is larger.
 
     Example:
+        >>> from botorch_dp.optimizers.release_theory import kusner_value_release
         >>> setting = dict(num_steps=50, num_candidates=1000, delta=0.1, gamma=20.0)
         >>> release = kusner_value_release(
         ...     **setting, correlation=0.99, noise_variance=0.01
