@@ -206,7 +206,7 @@ def tune(
             **kwargs,
         )
     else:
-        torch.manual_seed(seed)
+        torch.manual_seed(2000 + seed)
         classes = {"random search": RandomSearch, "GP-UCB": GPUCB}
         opt = classes[method](
             bounds,
@@ -214,7 +214,8 @@ def tune(
             num_steps,
             batch_size=problem.dim + 1,
             transform=transform,
-            generator=seeded(seed),
+            # Not the seed of the data: the first point would be the true length scales.
+            generator=seeded(2000 + seed),
         )
     result = opt.run(problem, progress=False)
     return float(problem.evaluate_true(result.x.unsqueeze(0)))
