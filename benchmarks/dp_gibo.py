@@ -235,9 +235,10 @@ def gp_lengthscales() -> list[Row]:
     Validation loss of what is found, 10 data sets, random starts, AdaGrad with step 0.2
     in the unit cube (the library's defaults, which come from experiments of this kind).
     All but DP-GIBO are not private; 275 evaluations each. GIBO is DP-GIBO without
-    noise, clipped alike. GP-UCB chooses 11 points at a time, jointly, from two starts: weaker
-    than one at a time. Raw: length scales as they are, as the paper's text has them;
-    log: their logarithms. The paper reports that GP-UCB falls behind in 10 dimensions.
+    noise, clipped alike. GP-UCB chooses 11 points at a time, jointly, from two starts:
+    weaker than one at a time. Raw: length scales as they are, as the paper's text has
+    them; log: their logarithms. The paper reports that GP-UCB falls behind in 10
+    dimensions.
     """
     truth = [
         float(problem.evaluate_true(problem.true_lengthscales.unsqueeze(0)))

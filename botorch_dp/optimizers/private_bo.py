@@ -335,12 +335,27 @@ class PrivateBO(ChargingOptimizer):
                 kernel = MaternKernel(nu=2.5)
                 kernel.lengthscale = _DEFAULT_LENGTHSCALE
         if not isinstance(kernel, Kernel):
+            hint = (
+                ", not a model, whose targets may be private"
+                if hasattr(kernel, "train_targets")
+                else ""
+            )
             raise InvalidArgumentError(
-                "kernel must be a gpytorch.kernels.Kernel, got "
+                f"kernel must be a gpytorch.kernels.Kernel{hint}; got "
                 f"{type(kernel).__name__}."
             )
         kernel = copy.deepcopy(kernel).to(self.bounds)
-        return kernel.requires_grad_(False).eval()
+        kernel = kernel.requires_grad_(False).eval()
+        variances = kernel(self.search_candidates[:1000], diag=True)
+        if variances.dim() != 1 or not torch.allclose(
+            variances, torch.ones_like(variances), atol=1e-5
+        ):
+            raise InvalidArgumentError(
+                "kernel must have variance 1 at every candidate (prior_std scales it), "
+                f"got values from {float(variances.min()):.6g} to "
+                f"{float(variances.max()):.6g}."
+            )
+        return kernel
 
 
 def _check_candidates(candidates: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import MaternKernel, ScaleKernel
 
-from botorch_dp import GDP, RDP, ApproxDP, Ledger, PrivateBO, PureDP
+from botorch_dp import GDP, RDP, ApproxDP, GradientGP, Ledger, PrivateBO, PureDP
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.stable_scores import StableScores
 from botorch_dp.privacy import audit_epsilon, worst_log_ratio
@@ -325,6 +325,18 @@ class TestMisuse:
     def test_arguments(self, kwargs, message):
         with pytest.raises(InvalidArgumentError, match=message):
             make(**kwargs)
+
+    def test_kernels(self):
+        X = candidates(5)
+        with CPU:
+            scaled = ScaleKernel(MaternKernel(nu=2.5)).double()
+            scaled.outputscale = 4.0
+        with pytest.raises(InvalidArgumentError, match="variance 1 at every candidate"):
+            make(kernel=scaled)
+        # A design may not be built from private targets.
+        model = GradientGP(X, X[:, :1])
+        with pytest.raises(InvalidArgumentError, match="targets may be private"):
+            make(kernel=model)
 
     def test_epsilon_zero(self):
         with pytest.raises(InvalidArgumentError, match="epsilon"):
