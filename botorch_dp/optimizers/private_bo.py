@@ -346,7 +346,7 @@ class PrivateBO(ChargingOptimizer):
             )
         kernel = copy.deepcopy(kernel).to(self.bounds)
         kernel = kernel.requires_grad_(False).eval()
-        variances = kernel(self.search_candidates[:1000], diag=True)
+        variances = kernel(self.search_candidates, diag=True)
         if variances.dim() != 1 or not torch.allclose(
             variances, torch.ones_like(variances), atol=1e-5
         ):
