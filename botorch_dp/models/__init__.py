@@ -6,6 +6,7 @@ from botorch_dp.models.dataset_kernel import (
     dataset_correlation,
     sample_neighbours,
 )
+from botorch_dp.models.describe import describe_kernel
 from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut, nearest_points
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.gradient_posterior import GradientPosterior
@@ -29,6 +30,7 @@ __all__ = [
     "RadialKernel",
     "check_twice_differentiable",
     "dataset_correlation",
+    "describe_kernel",
     "kernel_cross_hessian",
     "kernel_gradient",
     "kernel_value",

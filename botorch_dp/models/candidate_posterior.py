@@ -12,6 +12,8 @@ solving would be O(t^3 + N t^2). Variances depend on public points only; means o
 was observed.
 """
 
+import math
+
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -26,7 +28,8 @@ class CandidatePosterior:
     Args:
         kernel: The covariance function, its hyperparameters fixed.
         candidates: An ``N x d`` tensor.
-        noise_variance: The variance of the observations' noise.
+        noise_variance: The variance of the observations' noise; it counts for no less
+            than rounding does.
         max_observations: How many observations there can be; memory for all of them is
             taken at once, N numbers each.
 
@@ -56,12 +59,21 @@ class CandidatePosterior:
             )
         check_count("max_observations", max_observations)
         self._kernel, self._candidates = kernel, candidates
-        self.noise_variance = check_positive("noise_variance", noise_variance)
+        # No less than rounding makes of the variance at a point seen before.
+        rounding = 8 * torch.finfo(candidates.dtype).eps * math.sqrt(max_observations)
+        self.noise_variance = max(
+            check_positive("noise_variance", noise_variance), rounding
+        )
         self._rows = candidates.new_empty(max_observations, len(candidates))  # V
         self._whitened = candidates.new_empty(max_observations)  # L^-1 y
         self._size = 0
         self.mean = candidates.new_zeros(len(candidates))
         self.variance = kernel(candidates, diag=True).clone()
+
+    @property
+    def num_observations(self) -> int:
+        """How many observations there are."""
+        return self._size
 
     @torch.no_grad()
     def observe(self, index: int, value: float | Tensor = 0.0) -> None:

@@ -70,7 +70,7 @@ class OptimizationResult:
     @property
     def num_evaluations(self) -> int:
         """How many points were evaluated."""
-        return self.history[-1].num_evaluations
+        return self.history[-1].num_evaluations if self.history else 0
 
 
 class PrivateOptimizer(ABC):
@@ -134,7 +134,7 @@ class PrivateOptimizer(ABC):
             raise OptimizerStateError(self._why_done())
         if self._pending is None:
             self._pending = self._propose()
-        return self.coordinates.from_search(self._pending)
+        return self._points_of(self._pending)
 
     def tell(self, losses: Losses) -> None:
         """Take a step from the private losses at the points of :meth:`ask`.
@@ -172,6 +172,7 @@ class PrivateOptimizer(ABC):
                 one with a path was given, it is kept in ``<checkpoint>.ledger``.
         """
         if checkpoint is not None:
+            self.state_dict()  # where there is none to keep, say so at once
             self._keep_ledger_at(f"{os.fspath(checkpoint)}.ledger")
             if os.path.exists(checkpoint):
                 device = self.bounds.device
@@ -232,6 +233,10 @@ class PrivateOptimizer(ABC):
     @abstractmethod
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         """Validate, charge, draw, update; raise before the charge or not at all."""
+
+    def _points_of(self, pending: Tensor) -> Tensor:
+        """Return points in the user's coordinates."""
+        return self.coordinates.from_search(pending)
 
     def _best(self) -> Tensor:
         return self._history[-1].x
@@ -319,7 +324,10 @@ class PrivateOptimizer(ABC):
         self._history = self._steps_of(state)
 
     def _steps_of(self, state: dict[str, Any]) -> list[Step]:
-        return [
+        steps = [
             Step(**{**step, "x": step["x"].to(self.bounds)})
             for step in state["history"]
         ]
+        if any(step.x.shape != self.bounds.shape[1:] for step in steps):
+            raise ValueError("a history in another dimension")
+        return steps

@@ -3,14 +3,15 @@
 import math
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_count
+from botorch_dp._checks import check_choice, check_count
 from botorch_dp.exceptions import (
+    BudgetExceededError,
     InvalidArgumentError,
     OptimizerStateError,
     UnsupportedConversionError,
@@ -21,11 +22,16 @@ from botorch_dp.privacy import (
     GaussianMechanism,
     Guarantee,
     Ledger,
+    LedgerEntry,
     PrivacyEvent,
     SecureNoise,
     SeededNoise,
+    SystemNoise,
 )
 from botorch_dp.privacy.certificate import WORST_CASE
+from botorch_dp.privacy.events import check_event
+
+NOISE_NAMES = (SeededNoise.name, SystemNoise.name, SecureNoise.name)
 
 ASSUMPTIONS = (
     WORST_CASE,
@@ -83,7 +89,7 @@ class ChargingOptimizer(PrivateOptimizer):
 
     def _to_certify(self) -> dict[str, Any]:
         """Return the settings that a reader of the certificate wants to see."""
-        hidden = ("bounds", "kernel", "guarantee", "transform")
+        hidden = ("bounds", "kernel", "guarantee", "transform", "candidates")
         shown = {
             key: value for key, value in self.settings().items() if key not in hidden
         }
@@ -92,7 +98,7 @@ class ChargingOptimizer(PrivateOptimizer):
     def _keep_ledger_at(self, path: str) -> None:
         if self.ledger.path is not None:
             return
-        if not self._own_ledger or self._num_charged:
+        if not self._own_ledger or len(self.ledger):
             raise OptimizerStateError(
                 "checkpoint needs a ledger that outlives the process: give the "
                 "optimizer ledger=Ledger(path, cap=...), or start a new run."
@@ -106,49 +112,65 @@ class ChargingOptimizer(PrivateOptimizer):
         super()._check_state(state)
         spent = 0
         for charge in state["charges"]:
-            PrivacyEvent.from_dict(charge["event"])
+            check_event(PrivacyEvent.from_dict(charge["event"]), charge["adjacency"])
+            check_choice("noise", charge["noise"], NOISE_NAMES)
             spent += check_count("count", charge["count"])
-        if spent < self._num_due(len(state["history"])):
-            raise OptimizerStateError(
-                f"state_dict has {len(state['history'])} steps, but only {spent} "
-                "charges: it is not a state of a run."
-            )
+            if not self._is_ours(charge["mechanism"], state["labels"]):
+                raise ValueError(f"a charge of another run, {charge['mechanism']!r}")
         if not state["labels"] or not all(
-            isinstance(label, str) for label in state["labels"]
+            label.startswith(f"{self.name} ") for label in state["labels"]
         ):
-            raise OptimizerStateError("state_dict has no labels of its charges.")
+            raise ValueError(f"labels {state['labels']!r}")
+        if spent < self._num_due(len(state["history"])):
+            raise ValueError(f"{len(state['history'])} steps, but only {spent} charges")
+
+    @staticmethod
+    def _is_ours(mechanism: str, labels: list[str]) -> bool:
+        return any(mechanism.endswith(f", {label}") for label in labels)
 
     def _num_due(self, num_steps: int) -> int:
         """Return how many charges so many steps must have made."""
         return num_steps
 
     def _settle(self, state: dict[str, Any]) -> None:
-        """Make the charges of the state that the ledger does not have."""
-        known: Counter[str] = Counter()
-        for entry in self.ledger.entries:
-            known[_key({**vars(entry), "event": entry.event.to_dict()})] += entry.count
-        for charge in state["charges"]:
-            here = min(known[_key(charge)], charge["count"])
-            known[_key(charge)] -= here
-            if charge["count"] > here:
-                self.ledger.charge(
-                    PrivacyEvent.from_dict(charge["event"]),
-                    count=charge["count"] - here,
-                    mechanism=charge["mechanism"],
-                    adjacency=charge["adjacency"],
-                    noise=charge["noise"],
+        """Make the charges of the state that the ledger does not have: all or none."""
+        missing = _difference(state["charges"], _charges_of(self.ledger.entries))
+        accountant = self.ledger.accountant()
+        for charge in missing:
+            event = PrivacyEvent.from_dict(charge["event"])
+            accountant.compose(event, charge["count"])
+            if self.ledger.adjacency not in (None, charge["adjacency"]):
+                raise OptimizerStateError(
+                    f"state_dict was charged for adjacency {charge['adjacency']!r}, "
+                    f"the ledger is for {self.ledger.adjacency!r}."
                 )
+        cap = self.ledger.cap
+        if missing and cap is not None and not accountant.within(cap):
+            raise BudgetExceededError(
+                "What the state has spent does not fit under the ledger's cap "
+                f"{cap!r}. Nothing was recorded, nothing loaded."
+            )
+        for charge in missing:
+            self.ledger.charge(
+                PrivacyEvent.from_dict(charge["event"]),
+                count=charge["count"],
+                mechanism=charge["mechanism"],
+                adjacency=charge["adjacency"],
+                noise=charge["noise"],
+            )
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._labels = [*state["labels"], *self._labels[-1:]]
-        self._charges = state["charges"]
-        # Those that the state lacks, after a crash, count as paid for.
-        self._num_charged = sum(
-            entry.count
+        # Those that the state lacks, after a crash or a step back, are paid for, too.
+        ours = [
+            entry
             for entry in self.ledger.entries
-            if any(entry.mechanism.endswith(label) for label in self._labels)
-        )
+            if self._is_ours(entry.mechanism, self._labels)
+        ]
+        self._charges = state["charges"]
+        self._charges += _difference(_charges_of(ours), state["charges"])
+        self._num_charged = sum(charge["count"] for charge in self._charges)
 
     def _skip_noise(self, mechanism: GaussianMechanism, size: int) -> None:
         """Let a seeded source not repeat the noise of charges made before."""
@@ -158,9 +180,46 @@ class ChargingOptimizer(PrivateOptimizer):
                 mechanism.noise_source.add_gaussian(zeros, mechanism.noise_std)
 
 
-def _key(charge: Mapping[str, Any]) -> str:
-    names = ("event", "mechanism", "adjacency", "noise")
-    return repr([charge[name] for name in names])
+def mean_sensitivity(width: float, num_records: int) -> float:
+    """Return what one record can change of a mean of values in a range.
+
+    That is width / n, and a little for the rounding of a sum in double precision, whose
+    order torch chooses: measured below n 2^-48 of it for ten million records.
+    """
+    return width / num_records * (1 + num_records * 2.0**-44)
+
+
+def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "event": entry.event.to_dict(),
+            "count": entry.count,
+            "mechanism": entry.mechanism,
+            "adjacency": entry.adjacency,
+            "noise": entry.noise,
+        }
+        for entry in entries
+    ]
+
+
+def _difference(
+    charges: list[dict[str, Any]], known: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the charges that are not among the known ones, counts considered."""
+
+    def key(charge: dict[str, Any]) -> str:
+        return repr(sorted((k, v) for k, v in charge.items() if k != "count"))
+
+    counts: Counter[str] = Counter()
+    for charge in known:
+        counts[key(charge)] += charge["count"]
+    missing = []
+    for charge in charges:
+        here = min(counts[key(charge)], charge["count"])
+        counts[key(charge)] -= here
+        if charge["count"] > here:
+            missing.append({**charge, "count": charge["count"] - here})
+    return missing
 
 
 class RunLedger:

@@ -29,6 +29,7 @@ from botorch_dp.models import (
     GradientGP,
     KernelDictionary,
     check_twice_differentiable,
+    describe_kernel,
     kernel_gradient,
     nearest_points,
     prior_gradient_covariance,
@@ -197,7 +198,7 @@ class DPGIBO(PrivateGradientDescent):
         return {
             **super().settings(),
             "batch_size": self.batch_size,
-            "kernel": _describe(self.kernel),
+            "kernel": describe_kernel(self.kernel),
             "noise_variance": self.noise_variance,
             "mean": self.mean,
             "window": self.window,
@@ -210,8 +211,9 @@ class DPGIBO(PrivateGradientDescent):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        if state["points"].shape[1:] != self._parameter.shape:
-            raise ValueError("points of another dimension")
+        points = state["points"].to(self.bounds)
+        if points.shape[1:] != self._parameter.shape or not points.isfinite().all():
+            raise ValueError("points are not points of the box")
 
     def _restore(self, state: dict[str, Any]) -> None:
         # The state holds no losses: points that are needed are asked for once more.
@@ -421,25 +423,3 @@ class DPGIBO(PrivateGradientDescent):
                 f"gradients to be learnt, got {kernel!r}."
             )
         return kernel
-
-
-def _describe(kernel: Kernel) -> list[dict[str, Any]]:
-    """Return a kernel as plain values: all that tells it from another."""
-    return [
-        {
-            "type": type(part).__name__,
-            "active_dims": (
-                None if part.active_dims is None else part.active_dims.tolist()
-            ),
-            "values": {
-                name: value
-                for name, value in sorted(vars(part).items())
-                if isinstance(value, int | float | str) and not name.startswith("_")
-            },
-            "parameters": {
-                name: parameter.tolist()
-                for name, parameter in part.named_parameters(recurse=False)
-            },
-        }
-        for part in (kernel, *kernel.sub_kernels())
-    ]

@@ -27,6 +27,7 @@ from botorch_dp.optimizers.charging import (
     ChargingOptimizer,
     RunLedger,
     check_gaussian,
+    mean_sensitivity,
     share_of_a_step,
 )
 from botorch_dp.optimizers.private_losses import Losses
@@ -93,7 +94,7 @@ class PrivateGradientDescent(ChargingOptimizer):
             ledger=ledger,
         )
         self.clip_norm = check_positive("clip_norm", clip_norm)
-        sensitivity = 2 * self.clip_norm / self.num_records
+        sensitivity = mean_sensitivity(2 * self.clip_norm, self.num_records)
         share = share_of_a_step(
             guarantee,
             self.num_steps,
@@ -241,7 +242,10 @@ class PrivateGradientDescent(ChargingOptimizer):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        self._make_update(state["parameter"].to(self.bounds), state["update"])
+        parameter = state["parameter"].to(self.bounds)
+        if not torch.equal(parameter, self.coordinates.project(parameter)):
+            raise ValueError("a parameter outside the box")
+        self._make_update(parameter, state["update"])
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)

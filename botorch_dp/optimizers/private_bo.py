@@ -24,6 +24,7 @@ References:
 """
 
 import copy
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_dp._checks import check_choice, check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.models.describe import describe_kernel
 from botorch_dp.optimizers.base import OptimizationResult, Step
 from botorch_dp.optimizers.charging import ASSUMPTIONS, ChargingOptimizer
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
@@ -116,6 +118,10 @@ class PrivateBO(ChargingOptimizer):
         >>> result = opt.run(lambda X: (X.mT - records).square(), progress=False)
         >>> result.x.shape, result.certificate.num_releases
         (torch.Size([1]), 2)
+
+    Attributes:
+        candidates: The candidates, ``N x d``.
+        search_candidates: The same in search coordinates.
     """
 
     name = "private-bo"
@@ -189,8 +195,10 @@ class PrivateBO(ChargingOptimizer):
         if candidates is None:
             count = check_count("num_candidates", num_candidates, minimum=2)
             self.search_candidates = self._sobol(count)
+            candidates = self.coordinates.from_search(self.search_candidates)
         else:
             self.search_candidates = self.coordinates.to_search(candidates)
+        self.candidates = candidates
         if self.num_steps * self.batch_size > len(self.search_candidates):
             raise InvalidArgumentError(
                 "num_steps x batch_size must be at most "
@@ -202,15 +210,10 @@ class PrivateBO(ChargingOptimizer):
             self._release: Release = kind(self, **options)
         except TypeError as error:
             raise InvalidArgumentError(
-                f"release={release!r} does not take these options: {error}."
+                f"release={release!r} has other options: {error}."
             ) from error
         self._options = options
         self._released: Released | None = None
-
-    @property
-    def candidates(self) -> Tensor:
-        """The candidates, ``N x d``."""
-        return self.coordinates.from_search(self.search_candidates)
 
     @property
     def done(self) -> bool:
@@ -225,22 +228,32 @@ class PrivateBO(ChargingOptimizer):
 
     def result(self) -> OptimizationResult:
         """Return what was released, with its certificate."""
-        if self._released is None:
+        released = self._released or self._release.so_far()
+        if released is None:
             raise OptimizerStateError(
-                f"Nothing is released before all {self.num_steps} steps are told: call "
-                "run(), or ask()."
+                self._why_done()
+                if self.done
+                else f"Nothing is released before all {self.num_steps} steps are told: "
+                "call run(), or ask()."
             )
-        index = self._released.index
         x = torch.full_like(self.bounds[0], torch.nan)
-        if index is not None:
-            x = self.coordinates.from_search(self.search_candidates[index])
+        if released.index is not None:
+            x = self.candidates[released.index].clone()
         return OptimizationResult(
             x=x,
             average=x,
             history=self.history,
             certificate=self.certificate(),
-            value=self._released.value,
+            value=released.value,
             details=self.details,
+        )
+
+    def _why_done(self) -> str:
+        if self._released is not None or self.adaptive:
+            return super()._why_done()
+        return (
+            "The budget of this run was spent on a release that was interrupted: start "
+            "a new run with a budget of its own."
         )
 
     def certificate(self) -> Certificate:
@@ -248,7 +261,7 @@ class PrivateBO(ChargingOptimizer):
         return Certificate.from_ledger(
             self.ledger,
             assumptions=(*self._release.assumptions, *ASSUMPTIONS[1:]),
-            parameters=self._to_certify(),
+            parameters={**self._to_certify(), "kernel": describe_kernel(self.kernel)},
         )
 
     def settings(self) -> dict[str, Any]:
@@ -263,7 +276,9 @@ class PrivateBO(ChargingOptimizer):
             "prior_std": self.prior_std,
             "beta": self.beta,
             "batch_size": self.batch_size,
-            "num_candidates": len(self.search_candidates),
+            "num_candidates": len(self.candidates),
+            "candidates": _digest(self.candidates),
+            "kernel": describe_kernel(self.kernel),
             **self._options,
         }
 
@@ -286,7 +301,11 @@ class PrivateBO(ChargingOptimizer):
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
         if state["released"] is not None:
-            Released(**state["released"])
+            index = Released(**state["released"]).index
+            if index is not None and not 0 <= index < len(self.candidates):
+                raise ValueError(f"no candidate {index}")
+            if not state["charges"]:
+                raise ValueError("a release that nobody paid for")
         self._release.check_state(state["release"])
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -302,14 +321,19 @@ class PrivateBO(ChargingOptimizer):
         self._asked = self._release.next(len(self._history))
         return self.search_candidates[self._asked]
 
+    def _points_of(self, pending: Tensor) -> Tensor:
+        return self.candidates[self._asked]
+
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        X = self.coordinates.from_search(points)
+        X = self._points_of(points)
         chunks = checked_chunks(losses, X, self.num_records, len(points), self.noun)
         private = torch.cat([self._clip(chunk) for chunk in chunks])
         noise_std = self._release.observe(self._asked, private)
         if len(self._history) + 1 == self.num_steps or self._release.is_spent:
             self._released = self._release.finish()
-        x = X[-1] if self._release.points_are_public else torch.nan * X[-1]
+        x = X[-1]
+        if not self._release.points_are_public:
+            x, self._asked = torch.full_like(x, torch.nan), []
         return Step(
             number=len(self._history) + 1,
             x=x,
@@ -318,8 +342,16 @@ class PrivateBO(ChargingOptimizer):
         )
 
     def _clip(self, private: Tensor) -> Tensor:
+        """Count losses from the lower end of their range, and clip them to it.
+
+        In double precision: further from zero, or in single precision, the sums that
+        follow would round more coarsely than one record counts.
+        """
         low, high = self.loss_range
-        return private.nan_to_num(nan=high, posinf=high, neginf=low).clamp(low, high)
+        above = private.double() - low
+        return above.nan_to_num(nan=high - low, posinf=high - low, neginf=0.0).clamp(
+            0.0, high - low
+        )
 
     def _sobol(self, count: int) -> Tensor:
         with torch.device("cpu"):
@@ -355,7 +387,13 @@ class PrivateBO(ChargingOptimizer):
                 f"got values from {float(variances.min()):.6g} to "
                 f"{float(variances.max()):.6g}."
             )
+        self.prior_variance = float(variances.max())
         return kernel
+
+
+def _digest(candidates: Tensor) -> str:
+    """Return what tells one set of candidates from another."""
+    return hashlib.sha256(candidates.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def _check_candidates(candidates: Tensor) -> Tensor:

@@ -9,6 +9,9 @@ constants are in :mod:`botorch_dp.optimizers.release_theory`, repaired by defaul
 References:
     .. [Kusner2015dpbo] M. Kusner, J. Gardner, R. Garnett and K. Weinberger.
         Differentially Private Bayesian Optimization. ICML 2015. Algorithms 1 to 3.
+    .. [deFreitas2012exponential] N. de Freitas, A. Smola and M. Zoghi. Exponential
+        Regret Bounds for Gaussian Process Bandits with Deterministic Observations.
+        ICML 2012.
 """
 
 import math
@@ -38,7 +41,7 @@ from botorch_dp.optimizers.release_theory import (
 from botorch_dp.optimizers.releases import Release, Released
 from botorch_dp.privacy import (
     ApproxDP,
-    ApproxEvent,
+    AssumedEvent,
     ExponentialMechanism,
     Guarantee,
     LaplaceMechanism,
@@ -46,6 +49,7 @@ from botorch_dp.privacy import (
     PureDP,
     SecureNoise,
 )
+from botorch_dp.privacy.certificate import CONDITION
 
 if TYPE_CHECKING:
     from botorch_dp.optimizers.private_bo import PrivateBO
@@ -65,16 +69,13 @@ class PublishedRelease(Release):
     """UCB on private values, and a release in the end."""
 
     points_are_public: ClassVar[bool] = False
+    # From a warning in the constructor up to who made the optimizer.
+    _frames: ClassVar[int] = 4
 
     def __init__(self, run: "PrivateBO") -> None:
         super().__init__(run)
-        self._private = CandidatePosterior(
-            run.kernel,
-            run.search_candidates,
-            noise_variance=run.noise_variance,
-            max_observations=run.num_steps,
-        )
         self._private_best = -math.inf
+        self._start()
 
     def next(self, step: int) -> list[int]:
         """Return the candidate with the largest upper confidence bound: private."""
@@ -83,10 +84,21 @@ class PublishedRelease(Release):
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Learn from the private mean; nothing leaves."""
-        gain = float(self.to_gain(private_losses.double().mean()))
-        self._private.observe(indices[0], gain)
-        self._private_best = max(self._private_best, gain)
-        return 0.0
+        if self._private.num_observations < self.run.num_steps:
+            gain = float(self.to_gain(private_losses.mean()))
+            self._private.observe(indices[0], gain)
+            self._private_best = max(self._private_best, gain)
+        return 0.0  # otherwise told once more, after a release that was refused
+
+    def _start(self) -> None:
+        """Forget everything that was observed."""
+        self._private = CandidatePosterior(
+            self.run.kernel,
+            self.run.search_candidates,
+            noise_variance=self.run.noise_variance,
+            max_observations=self.run.num_steps,
+        )
+        self._private_best = -math.inf
 
     def _beta(self, step: int) -> float:
         return self.run.beta
@@ -111,7 +123,7 @@ class PublishedRelease(Release):
                 "next to nothing. release='stable' does better, and needs no "
                 "assumption.",
                 UselessReleaseWarning,
-                stacklevel=5,
+                stacklevel=self._frames,
             )
 
 
@@ -135,6 +147,7 @@ class _GaussianProcessRelease(PublishedRelease):
             "delta": self._delta,
             "correlation": correlation,
             "constants": constants,
+            "prior_variance": run.prior_variance,
         }
         self.point: PointRelease | None = None
         self.value: ValueBound | None = None
@@ -173,7 +186,9 @@ class _GaussianProcessRelease(PublishedRelease):
 
     def finish(self) -> Released:
         """Draw a candidate (line 12), then the value (lines 13 to 15)."""
-        ledger = _WithDelta(self.run, self._delta)
+        ledger = _Conditional(
+            self.run, "objectives from the stated Gaussian process", self._delta
+        )
         index = value = None
         if self.point is not None:
             chooser = ExponentialMechanism(
@@ -182,6 +197,7 @@ class _GaussianProcessRelease(PublishedRelease):
             index = int(chooser.release(self._private.mean, ledger=ledger))
         if self.value is not None:
             value = self._release_value(self._share, self.value.sensitivity, ledger)
+        self._start()
         return Released(index, value)
 
 
@@ -210,6 +226,9 @@ class KusnerRelease(_GaussianProcessRelease):
 class NoiseFreeRelease(_GaussianProcessRelease):
     """Algorithm 2 of [Kusner2015dpbo]_: exact observations.
 
+    The paper takes the search of [deFreitas2012exponential]_, which shrinks the space;
+    here it is UCB, and the two constants have to be asserted for that.
+
     Args:
         run: The optimizer.
         regret_scale: The constant A of the regret bound, the user's to state.
@@ -217,6 +236,8 @@ class NoiseFreeRelease(_GaussianProcessRelease):
         correlation: The least correlation of two neighbouring objectives.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
     """
+
+    _frames: ClassVar[int] = 5
 
     def __init__(
         self,
@@ -300,20 +321,31 @@ class LipschitzRelease(PublishedRelease):
 
     def finish(self) -> Released:
         """Release the best value (lines 3 to 6)."""
-        ledger = RunLedger(self.run)
+        ledger = _Conditional(self.run, "models of Assumption 2 with their constants")
         value = self._release_value(self._share, self._sensitivity, ledger)
+        self._start()
         return Released(None, value)
 
 
-class _WithDelta(RunLedger):
-    """Adds to what a pure mechanism charges the probability that a bound fails."""
+class _Conditional(RunLedger):
+    """Says in the ledger what a release rests on.
 
-    def __init__(self, run: ChargingOptimizer, delta: float) -> None:
+    Args:
+        run: Whose ledger.
+        condition: What has to hold, without a comma.
+        delta: The probability that a bound fails even so, which is charged.
+    """
+
+    def __init__(
+        self, run: ChargingOptimizer, condition: str, delta: float | None = None
+    ) -> None:
         super().__init__(run)
-        self._delta = delta
+        self._condition, self._delta = condition, delta
 
     def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
         """Record the cost, or raise and record nothing."""
-        epsilon = event.pure_epsilon
-        assert epsilon is not None
-        return super().charge(ApproxEvent(epsilon, self._delta), count=count, **labels)
+        labels["mechanism"] += f"{CONDITION}{self._condition}"
+        if self._delta is not None:
+            assert event.pure_epsilon is not None
+            event = AssumedEvent(event.pure_epsilon, self._delta)
+        return super().charge(event, count=count, **labels)

@@ -56,7 +56,13 @@ class Release(ABC):
 
     @abstractmethod
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
-        """Take clipped losses in, ``n x b``; return the noise of what was released."""
+        """Take losses in, and return the noise of what was released of them.
+
+        Args:
+            indices: Which candidates.
+            private_losses: An ``n x b`` tensor of doubles, counted from the lower end
+                of the range and clipped to its width.
+        """
 
     @abstractmethod
     def finish(self) -> Released:
@@ -64,8 +70,15 @@ class Release(ABC):
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget does not allow another step."""
-        return False
+        """Whether the budget does not allow another step.
+
+        Of a single release in the end, once anything of it has been charged.
+        """
+        return self.run._num_charged > 0
+
+    def so_far(self) -> Released | None:
+        """Return what can be said from what was released, before the end."""
+        return None
 
     def num_due(self, num_steps: int) -> int:
         """Return how many charges so many steps must have made."""
@@ -96,15 +109,10 @@ class Release(ABC):
         low, high = self.run.loss_range
         return high - low
 
-    @property
-    def middle(self) -> float:
-        """The middle of the range of losses."""
-        return sum(self.run.loss_range) / 2
-
     def to_gain(self, loss: float | Tensor) -> Any:
-        """Return a mean loss as a gain with prior mean 0 and variance 1."""
-        return (self.middle - loss) / self.run.prior_std
+        """Return a mean loss, above the lower end, as a gain with prior N(0, 1)."""
+        return (self.loss_width / 2 - loss) / self.run.prior_std
 
     def to_loss(self, gain: float) -> float:
-        """Return the mean loss of a gain."""
-        return self.middle - self.run.prior_std * gain
+        """Return the mean loss of a gain, in the user's range."""
+        return sum(self.run.loss_range) / 2 - self.run.prior_std * gain

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_choice
+from botorch_dp._checks import check_choice, check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.charging import (
     RunLedger,
     check_gaussian,
+    mean_sensitivity,
     share_of_a_step,
 )
 from botorch_dp.optimizers.releases import Release, Released
@@ -68,48 +69,49 @@ class StableRelease(Release):
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Remember the losses until the end."""
-        self._indices += indices
-        self._private_losses.append(private_losses)
+        # By point: told once more after a failure, losses take the place of the first.
+        self._private_losses[tuple(indices)] = private_losses
         return 0.0
 
     def finish(self) -> Released:
         """Choose a candidate, then release its value."""
-        run, private = self.run, torch.cat(self._private_losses, dim=-1)  # n x T
+        run, told = self.run, self._private_losses
+        evaluated = [index for indices in told for index in indices]
+        private = torch.cat([*told.values()], dim=-1)  # n x T
         point, value = self._split()
         scores = StableScores(
             run.kernel,
             run.search_candidates,
-            self._indices,
+            evaluated,
             num_records=run.num_records,
-            loss_range=run.loss_range,
+            width=self.loss_width,
             noise_variance=run.noise_variance,
         )
         method = self._scoring or scores.choose_method(point.to_pure().epsilon)
-        sensitivity = scores.sensitivity(method)
-        chooser = ExponentialMechanism(point, sensitivity=sensitivity, **self.noise)
-        ledger = RunLedger(run)
-        chosen = chooser.release(scores.private_scores(method, private), ledger=ledger)
-        index = int(scores.candidates(method)[chosen])
+        # All that may fail comes before the first charge.
+        chooser = ExponentialMechanism(
+            point, sensitivity=scores.sensitivity(method), **self.noise
+        )
         details = {
             "scoring": method,
-            "sensitivity": sensitivity,
+            "sensitivity": chooser.sensitivity,
             "scale": chooser.scale,
         }
-        released = None
+        valuer = None
         if value is not None:
-            private_value, size = scores.private_value(method, private, index)
-            released = self._release_value(value, private_value, size)
+            kind = LaplaceMechanism if isinstance(value, PureDP) else GaussianMechanism
+            size = scores.value_sensitivity(method)
+            valuer = kind(value, sensitivity=size, **self.noise)
+            valuer.event(1)
             details["value_sensitivity"] = size
+        ledger = RunLedger(run)
+        chosen = chooser.release(scores.private_scores(method, private), ledger=ledger)
+        index, released = int(scores.candidates(method)[chosen]), None
+        if valuer is not None:
+            loss = scores.private_value(method, private, index).reshape(1)
+            released = run.loss_range[0] + float(valuer.release(loss, ledger=ledger))
         self._start()  # forget
         return Released(None if run.what == "value" else index, released, details)
-
-    def _release_value(
-        self, guarantee: Guarantee, private_value: Tensor, sensitivity: float
-    ) -> float:
-        kind = LaplaceMechanism if isinstance(guarantee, PureDP) else GaussianMechanism
-        mechanism = kind(guarantee, sensitivity=sensitivity, **self.noise)
-        private = private_value.double().reshape(1)
-        return float(mechanism.release(private, ledger=RunLedger(self.run)))
 
     def _split(self) -> tuple[Guarantee, Guarantee | None]:
         """Return the shares of the point and of the value."""
@@ -122,8 +124,7 @@ class StableRelease(Release):
         return PureDP(whole.epsilon / 2), ApproxDP(whole.epsilon / 2, whole.delta)
 
     def _start(self) -> None:
-        self._indices: list[int] = []
-        self._private_losses: list[Tensor] = []
+        self._private_losses: dict[tuple[int, ...], Tensor] = {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start over: nothing was released, and the points are the same."""
@@ -145,10 +146,10 @@ class StableRelease(Release):
             max_observations=total,
         )
         chosen: list[int] = []
-        seen = torch.zeros_like(posterior.variance)
+        seen = torch.zeros_like(posterior.variance, dtype=torch.bool)
         for _ in range(total):
-            index = int((posterior.variance - seen).argmax())
-            seen[index] = torch.inf  # never twice
+            index = int(posterior.variance.masked_fill(seen, -1.0).argmax())
+            seen[index] = True  # never twice
             posterior.observe(index)
             chosen.append(int(among[index]))
         return chosen
@@ -161,7 +162,7 @@ class AdaptiveRelease(Release):
 
     def __init__(self, run: "PrivateBO") -> None:
         super().__init__(run)
-        sensitivity = self.loss_width / run.num_records
+        sensitivity = mean_sensitivity(self.loss_width, run.num_records)
         share = share_of_a_step(
             run.guarantee,
             run.num_steps,
@@ -196,7 +197,7 @@ class AdaptiveRelease(Release):
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Release the mean loss, and learn from that."""
-        private = private_losses.double().mean(dim=0)
+        private = private_losses.mean(dim=0)
         released = self._mechanism.release(private, ledger=RunLedger(self.run))
         self._learn(indices[0], float(released))
         return self._mechanism.noise_std
@@ -210,6 +211,10 @@ class AdaptiveRelease(Release):
             None if what == "point" else self.to_loss(float(mean[index])),
         )
 
+    def so_far(self) -> Released | None:
+        """Return the best of what was released so far."""
+        return self.finish() if self._values else None
+
     def state(self) -> dict[str, Any]:
         """Return what was released."""
         return {"indices": self._indices, "values": self._values}
@@ -217,8 +222,14 @@ class AdaptiveRelease(Release):
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise unless the state can be restored."""
         super().check_state(state)
-        for _, value in zip(state["indices"], state["values"], strict=True):
-            float(value)
+        if len(state["indices"]) > self.run.num_steps:
+            raise ValueError("more values than steps")
+        for index, value in zip(state["indices"], state["values"], strict=True):
+            if not (
+                0 <= check_count("index", index, minimum=0) < len(self._posterior.mean)
+                and math.isfinite(value)
+            ):
+                raise ValueError(f"a value {value!r} at candidate {index!r}")
 
     def restore(self, state: dict[str, Any]) -> Released | None:
         """Learn again from what was released."""

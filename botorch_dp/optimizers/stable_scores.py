@@ -1,7 +1,9 @@
 r"""Scores of candidates from bounded losses, whose sensitivity is known exactly.
 
 Losses lie in a public range of width R (they are clipped to it), and the points D where
-they are known do not depend on private data. Three ways to score candidates, each with
+they are known do not depend on private data. They are counted from the lower end of the
+range, and all sums are in double precision: far from zero, rounding would exceed R/n.
+Three ways to score candidates, each with
 the most that replacing one of n records can change a score:
 
 * ``"evaluated"``: the mean loss at the points of D themselves: R/n.
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from botorch_dp.models.dictionary import KernelDictionary
 from botorch_dp.models.kernel_gradients import kernel_value
+from botorch_dp.optimizers.charging import mean_sensitivity
 
 METHODS = ("evaluated", "per-record", "linear")
 
@@ -42,7 +45,7 @@ class StableScores:
         candidates: An ``N x d`` tensor.
         evaluated: The indices of the points D among them.
         num_records: The number n of records.
-        loss_range: The range of losses.
+        width: The width R of the range: losses lie between 0 and R.
         noise_variance: Of the smoother.
     """
 
@@ -53,12 +56,11 @@ class StableScores:
         evaluated: list[int],
         *,
         num_records: int,
-        loss_range: tuple[float, float],
+        width: float,
         noise_variance: float,
     ) -> None:
         self._kernel, self._candidates, self._evaluated = kernel, candidates, evaluated
-        self._n, (self._low, self._high) = num_records, loss_range
-        self._middle = (self._low + self._high) / 2
+        self._n, self._width, self._middle = num_records, width, width / 2
         self._dictionary = KernelDictionary(
             kernel, candidates[evaluated], noise_variance=noise_variance
         )
@@ -66,7 +68,7 @@ class StableScores:
     @property
     def record_sensitivity(self) -> float:
         """What one record can change of a mean of losses in the range: R/n."""
-        return (self._high - self._low) / self._n
+        return mean_sensitivity(self._width, self._n)
 
     def choose_method(self, epsilon: float) -> str:
         """Choose how to score, from public numbers alone.
@@ -84,7 +86,7 @@ class StableScores:
         if linear < sensitivity:
             smoother, sensitivity = "linear", linear
         cost = 2 * sensitivity * math.log(N) / epsilon
-        acceptable = cost <= _ACCEPTABLE * (self._high - self._low)
+        acceptable = cost <= _ACCEPTABLE * self._width
         return smoother if acceptable else "evaluated"
 
     def sensitivity(self, method: str) -> float:
@@ -108,7 +110,7 @@ class StableScores:
 
         Args:
             method: One of ``METHODS``.
-            private_losses: An ``n x T`` tensor of losses within the range.
+            private_losses: An ``n x T`` tensor of doubles between 0 and R.
         """
         if method == "evaluated":
             yield -private_losses.mean(dim=0)
@@ -121,28 +123,24 @@ class StableScores:
             else:
                 yield -self._smooth_records(centred, weights)
 
-    def private_value(
-        self, method: str, private_losses: Tensor, index: int
-    ) -> tuple[Tensor, float]:
-        """Return the estimated loss of one candidate, and its sensitivity."""
+    def value_sensitivity(self, method: str) -> float:
+        """Return the most that one record can change the estimate of any loss."""
+        return max(self.record_sensitivity, self.sensitivity(method))
+
+    def private_value(self, method: str, private_losses: Tensor, index: int) -> Tensor:
+        """Return the estimated loss of one candidate, above the range's lower end."""
         if index in self._evaluated:
-            column = self._evaluated.index(index)
-            return private_losses[:, column].mean(), self.record_sensitivity
+            return private_losses[:, self._evaluated.index(index)].mean()
         centred = private_losses - self._middle
         weights = self._weights_of(self._candidates[index].unsqueeze(0))
         if method == "linear":
-            size = float(weights.abs().sum()) * self.record_sensitivity
-            return (weights @ centred.mean(dim=0)).squeeze(0) + self._middle, size
-        return self._smooth_records(centred, weights).squeeze(0), (
-            self.record_sensitivity
-        )
+            return (weights @ centred.mean(dim=0)).squeeze(0) + self._middle
+        return self._smooth_records(centred, weights).squeeze(0)
 
     def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
         total = weights.new_zeros(len(weights))
         for block in centred.split(max(1, _BLOCK // len(weights))):
-            predicted = (block @ weights.mT + self._middle).clamp_(
-                self._low, self._high
-            )
+            predicted = (block @ weights.mT + self._middle).clamp_(0.0, self._width)
             total += predicted.sum(dim=0)
         return total / self._n
 
@@ -154,4 +152,4 @@ class StableScores:
     @torch.no_grad()
     def _weights_of(self, points: Tensor) -> Tensor:
         cross = kernel_value(self._kernel, self._dictionary.points, points)  # T x N
-        return self._dictionary.solve(cross.contiguous()).mT
+        return self._dictionary.solve(cross.contiguous()).mT.double()

@@ -27,6 +27,7 @@ from botorch_dp.privacy.clipping import (
 )
 from botorch_dp.privacy.events import (
     ApproxEvent,
+    AssumedEvent,
     ExponentialEvent,
     FixedSizeGaussianEvent,
     GaussianEvent,
@@ -57,6 +58,7 @@ __all__ = [
     "RDP",
     "ApproxDP",
     "ApproxEvent",
+    "AssumedEvent",
     "AuditResult",
     "Certificate",
     "ExponentialEvent",

@@ -17,6 +17,8 @@ from botorch_dp.privacy.ledger import Ledger, accountant_of
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
 UNITS = ("record", "user", "agent")
+# In the name of a mechanism in a ledger: what its release rests on, up to a comma.
+CONDITION = " assuming "
 WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
 _DELTAS = (1e-3, 1e-5, 1e-7)
 _NEIGHBOURS = {
@@ -105,6 +107,21 @@ class Certificate:
             GDP(mu=1)
         """
         entries = ledger.entries
+        conditions = sorted(
+            {
+                entry.mechanism.partition(CONDITION)[2].partition(",")[0]
+                for entry in entries
+                if CONDITION in entry.mechanism
+            }
+        )
+        if conditions:
+            assumptions = [
+                *(
+                    f"NOT worst case: some releases hold{CONDITION}{c}"
+                    for c in conditions
+                ),
+                *(text for text in assumptions if text != WORST_CASE),
+            ]
         if not entries:
             raise InvalidArgumentError(
                 "ledger must have at least one charge: nothing was released yet."

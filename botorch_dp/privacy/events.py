@@ -280,6 +280,32 @@ class ApproxEvent(PrivacyEvent):
 
 
 @dataclass(frozen=True)
+class AssumedEvent(PrivacyEvent):
+    """A release that is epsilon-DP unless an assumed bound fails.
+
+    Several such releases may rest on the same draw of what is assumed, and then they
+    fail together or one after the other, not independently: all that holds of them is
+    that epsilons and deltas add up.
+
+    Args:
+        epsilon: The pure cost while the bound holds.
+        delta: The probability that it does not.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check_positive_field(self, "epsilon")
+        object.__setattr__(self, "delta", check_probability("delta", self.delta))
+
+    @property
+    def approx(self) -> tuple[float, float]:
+        """The bound itself."""
+        return self.epsilon, self.delta
+
+
+@dataclass(frozen=True)
 class PoissonGaussianEvent(PrivacyEvent):
     """A Gaussian release of a Poisson sample of the records.
 

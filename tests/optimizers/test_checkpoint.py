@@ -133,6 +133,27 @@ class TestState:
         # Two steps in common, and one each.
         assert sum(entry.count for entry in ledger.entries) == 4
 
+    def test_a_step_back_is_remembered(self):
+        # What was drawn after the state was saved stays paid for, in later states too.
+        problem, opt = Quadratics(), make(num_steps=4)
+        steps(opt, problem, 1)
+        state = opt.state_dict()
+        steps(opt, problem, 2)
+        opt.load_state_dict(state)
+        steps(opt, problem, 1)
+        assert opt.done
+        other = make(num_steps=4)
+        other.load_state_dict(opt.state_dict())
+        assert abs(other.ledger.accountant().to_gdp().mu - 1.0) < 1e-6
+        assert other.done
+
+    def test_a_ledger_that_others_have_charged_is_not_left_behind(self, tmp_path):
+        first = make(mu=0.5)
+        second = make(mu=0.3, ledger=first.ledger)
+        steps(second, Quadratics(), 1)
+        with pytest.raises(OptimizerStateError, match="outlives the process"):
+            first.run(Quadratics(), progress=False, checkpoint=tmp_path / "run.pt")
+
     def test_a_state_is_a_snapshot(self):
         problem, opt = Quadratics(), make(num_steps=4)
         steps(opt, problem, 1)

@@ -8,9 +8,17 @@ import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from botorch_dp import GDP, RDP, ApproxDP, GradientGP, Ledger, PrivateBO, PureDP
-from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    OptimizerStateError,
+)
 from botorch_dp.optimizers.stable_scores import StableScores
-from botorch_dp.privacy import audit_epsilon, worst_log_ratio
+from botorch_dp.privacy import (
+    SeededNoise,
+    audit_epsilon,
+    worst_log_ratio,
+)
 
 from .problems import CPU, DOUBLE, seeded, unit_box
 
@@ -50,7 +58,7 @@ def make_scores(n=7, T=5, noise_variance=1e-3):
         points,
         evaluated,
         num_records=n,
-        loss_range=(-1.0, 3.0),
+        width=4.0,
         noise_variance=noise_variance,
     )
     K = kernel(points[evaluated]).to_dense() + noise_variance * torch.eye(T, **DOUBLE)
@@ -61,18 +69,18 @@ def make_scores(n=7, T=5, noise_variance=1e-3):
 class TestScores:
     def test_by_hand(self):
         scores, weights = make_scores()
-        losses = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+        losses = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE)
         found = {
             method: torch.cat([*scores.private_scores(method, losses)])
             for method in ("evaluated", "per-record", "linear")
         }
         assert torch.allclose(found["evaluated"], -losses.mean(dim=0))
-        smooth = (losses - 1.0) @ weights.mT + 1.0  # n x N, around the middle
-        expected = smooth.clamp(-1.0, 3.0).mean(dim=0)
+        smooth = (losses - 2.0) @ weights.mT + 2.0  # n x N, around the middle
+        expected = smooth.clamp(0.0, 4.0).mean(dim=0)
         assert torch.allclose(found["per-record"], -expected, atol=1e-9)
         assert torch.allclose(found["linear"], -smooth.mean(dim=0), atol=1e-9)
         for method, index in itertools.product(("per-record", "linear"), (0, 17, 20)):
-            value, _ = scores.private_value(method, losses, index)
+            value = scores.private_value(method, losses, index)
             expected = -found[method][index]
             if index == 20:  # evaluated: no need to guess
                 expected = losses[:, 2].mean()
@@ -83,7 +91,7 @@ class TestScores:
         # One record's losses are set to the corners that move each candidate most.
         scores, weights = make_scores(noise_variance=1e-6)
         bound = scores.sensitivity(method)
-        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE)
 
         def score(row):
             losses = base.clone()
@@ -109,9 +117,9 @@ class TestScores:
             found = []
             for signs in (weights[index].sign(), -weights[index].sign()):
                 losses = base.clone()
-                losses[0] = 1.0 + 2.0 * signs
-                value, size = scores.private_value(method, losses, index)
-                found.append(float(value))
+                losses[0] = 2.0 + 2.0 * signs
+                found.append(float(scores.private_value(method, losses, index)))
+            size = scores.value_sensitivity(method)
             assert abs(found[0] - found[1]) <= size * (1 + 1e-9)
 
     def test_method_follows_public_numbers(self):
@@ -121,20 +129,64 @@ class TestScores:
         assert scores.choose_method(epsilon=1.0) in ("per-record", "linear")
 
 
+class TestRounding:
+    """A mean must not round more coarsely than one record counts."""
+
+    @pytest.mark.parametrize("method", ["evaluated", "per-record", "linear"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("low", [0.0, 1000.0, 1e9])
+    def test_many_records_far_from_zero(self, method, dtype, low):
+        n, width = 100_000, 1.0
+        points = candidates(6).to(dtype)
+        opt = make(
+            n=n,
+            candidates=points,
+            loss_range=(low, low + width),
+            num_steps=3,
+            scoring=method,
+            noise_variance=1e-2,
+        )
+        # Doubles, whatever the candidates are: told losses are rounded one by one.
+        base = torch.rand(n, 3, generator=seeded(), **DOUBLE)
+        found, release = [], opt._release
+        scores = StableScores(
+            opt.kernel,
+            opt.search_candidates,
+            [0, 1, 2],
+            num_records=n,
+            width=width,
+            noise_variance=1e-2,
+        )
+        for first in (0.0, width):
+            losses = base.clone()
+            losses[7] = first
+            told = opt._clip((losses + low).to(dtype))
+            assert told.dtype == torch.float64
+            assert float(told.min()) >= 0.0
+            assert float(told.max()) <= width
+            told[torch.arange(n, device=CPU) != 7] = base[
+                torch.arange(n, device=CPU) != 7
+            ]
+            found.append(torch.cat([*scores.private_scores(method, told)]))
+        assert release.loss_width == width
+        moved = float((found[1] - found[0]).abs().max())
+        assert moved <= scores.sensitivity(method)
+
+
 class TestStable:
     def test_probabilities_on_neighbours(self):
         """The exponential mechanism, in closed form: the ratio is at most e^epsilon."""
         scores, _ = make_scores()
         epsilon = 0.7
-        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE) - 1
+        base = 4 * torch.rand(7, 5, generator=seeded(), **DOUBLE)
         worst = 0.0
         for method in ("evaluated", "per-record", "linear"):
             scale = 2 * scores.sensitivity(method) / epsilon
             for seed in range(30):
                 low, high = base.clone(), base.clone()
                 corner = torch.rand(5, generator=seeded(seed), **DOUBLE) < 0.5
-                low[0] = torch.where(corner, -1.0, 3.0)
-                high[0] = torch.where(corner, 3.0, -1.0)
+                low[0] = torch.where(corner, 0.0, 4.0)
+                high[0] = torch.where(corner, 4.0, 0.0)
                 logs = [
                     (
                         torch.cat([*scores.private_scores(method, losses)]) / scale
@@ -250,6 +302,43 @@ class TestStable:
         assert ((result.x >= 0) & (result.x <= 1)).all()
         assert len(opt.candidates) == 500
 
+    def test_a_release_that_was_interrupted_is_not_made_again(self, monkeypatch):
+        opt, problem = make(num_steps=2, ledger=Ledger()), Bowls()
+        opt.tell(problem(opt.ask()))
+        losses = problem(opt.ask())
+
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SeededNoise, "noisy_argmax", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                opt.tell(losses)
+        for call in (lambda: opt.tell(losses), opt.ask, opt.result):
+            with pytest.raises(OptimizerStateError, match="interrupted"):
+                call()
+        assert len(opt.ledger) == 1
+
+    def test_a_release_that_was_refused_can_be_told_again(self):
+        # Nothing was charged: the same losses again, not twice the column.
+        ledger = Ledger(cap=PureDP(0.9))
+        opt, problem = make(num_steps=2, ledger=ledger), Bowls()
+        opt.tell(problem(opt.ask()))
+        losses = problem(opt.ask())
+        with pytest.raises(BudgetExceededError):
+            opt.tell(losses)  # the point fits, the value does not
+        assert len(opt._release._private_losses) == 2
+
+    def test_other_candidates_or_kernels_are_other_settings(self):
+        problem, opt = Bowls(), make()
+        opt.run(problem, progress=False)
+        with CPU:
+            kernel = MaternKernel(nu=2.5).double()
+            kernel.lengthscale = 0.1
+        for other in (make(candidates=candidates(seed=9)), make(kernel=kernel)):
+            with pytest.raises(OptimizerStateError):
+                other.load_state_dict(opt.state_dict())
+
     def test_a_finished_state_is_kept_and_an_unfinished_one_starts_over(self):
         problem, first = Bowls(), make()
         for _ in range(3):
@@ -285,6 +374,44 @@ class TestAdaptive:
         truth = problem(candidates()).mean(dim=0)
         chosen = problem(result.x.unsqueeze(0)).mean()
         assert (truth < chosen).double().mean() < 0.1
+
+    def test_what_was_paid_for_can_be_read(self, monkeypatch):
+        opt, problem = make(num_steps=3, adaptive=True, guarantee=GDP(1.0)), Bowls()
+        opt.tell(problem(opt.ask()))
+        first = opt.result()
+        assert first.x.isfinite().all()  # released, hence public
+        opt.tell(problem(opt.ask()))
+        losses = problem(opt.ask())
+
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(SeededNoise, "add_gaussian", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            opt.tell(losses)
+        assert opt.done
+        assert opt.result().x.isfinite().all()
+
+    def test_damaged_states(self):
+        problem, opt = Bowls(), make(num_steps=3, adaptive=True, guarantee=GDP(1.0))
+        opt.tell(problem(opt.ask()))
+        for damage in (
+            lambda state: state["release"].update(indices=[10**6]),
+            lambda state: state["release"].update(values=[float("nan")]),
+            lambda state: state["release"].update(indices=[], values=[1.0]),
+            lambda state: state.update(released={"index": 10**6, "value": None}),
+            lambda state: state["charges"][0].pop("adjacency"),
+            lambda state: state["charges"][0].update(adjacency="anybody"),
+            lambda state: state["charges"][0].update(mechanism="gaussian, other run"),
+            lambda state: state.update(labels=[""]),
+        ):
+            state = opt.state_dict()
+            damage(state)
+            other = make(num_steps=3, adaptive=True, guarantee=GDP(1.0))
+            with pytest.raises(OptimizerStateError):
+                other.load_state_dict(state)
+            assert len(other.ledger) == 0
+            assert other.history == ()
 
     def test_goes_on(self):
         problem = Bowls()

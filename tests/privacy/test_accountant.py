@@ -20,6 +20,7 @@ from botorch_dp import GDP, RDP, ApproxDP, LaplaceMechanism, PrivacyAccountant, 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import (
     ApproxEvent,
+    AssumedEvent,
     ExponentialEvent,
     FixedSizeGaussianEvent,
     GaussianEvent,
@@ -386,6 +387,13 @@ class TestOpacus:
         with pytest.raises(InvalidArgumentError, match="replace_one"):
             replaced.step(noise_multiplier=1.0, sample_rate=0.1)
         assert replaced.history == []
+
+    def test_assumed_events_add_up(self):
+        # They may fail together: nothing better than the union bound holds.
+        accountant = PrivacyAccountant()
+        accountant.compose(AssumedEvent(0.1, 0.02), 10)
+        assert accountant.get_epsilon(0.19) == math.inf
+        assert accountant.get_epsilon(0.2 + 1e-9) == pytest.approx(1.0, rel=1e-6)
 
     def test_calibrates_opacus_noise(self):
         noise = get_noise_multiplier(

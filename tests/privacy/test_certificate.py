@@ -16,7 +16,7 @@ from botorch_dp import (
     PureDP,
 )
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import ApproxEvent, GaussianEvent
+from botorch_dp.privacy import ApproxEvent, AssumedEvent, GaussianEvent
 
 
 @pytest.fixture
@@ -62,6 +62,16 @@ class TestContent:
             "torch 2.",
         ):
             assert part in text
+
+    def test_a_conditional_release_is_never_certified_as_worst_case(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1.0), mechanism="gaussian, run 1")
+        ledger.charge(
+            AssumedEvent(0.1, 0.01), mechanism="laplace assuming smooth losses, run 2"
+        )
+        text = str(Certificate.from_ledger(ledger))
+        assert "worst case over all" not in text
+        assert "NOT worst case: some releases hold assuming smooth losses" in text
 
     def test_not_private(self):
         certificate = Certificate.not_private("it peeks", parameters={"steps": 3})
