@@ -1,11 +1,19 @@
-"""What the benchmarks share: the clock, and the tables they write."""
+"""What the benchmarks share: the clock, replications, and the tables they write."""
 
 import inspect
 import json
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from botorch.exceptions.warnings import BotorchWarning
+from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, object]
@@ -46,6 +54,29 @@ def _times(call: Callable[[], object], repeats: int) -> list[float]:
         call()
         times.append(time.perf_counter() - start)
     return times
+
+
+def in_parallel(run: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Any:
+    """Run replications on both cores, one thread each."""
+    return Parallel(n_jobs=2)(delayed(_one_thread)(run, *args) for args in arguments)
+
+
+def _one_thread(run: Callable[..., Any], *args: Any) -> Any:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", BotorchWarning)
+    with threadpool_limits(limits=1):
+        return run(*args)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mean_and_error(values: Iterable[float]) -> str:
+    """The mean and its standard error, as text."""
+    values = list(values)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.mean(values):.4g} ± {error:.2g}"
 
 
 def table(rows: list[Row]) -> str:
