@@ -358,7 +358,7 @@ def privacy_utility() -> list[Row]:
         {
             "mu": "inf (not private)" if math.isinf(mu) else mu,
             "epsilon at delta = 1e-5": (
-                math.inf if math.isinf(mu) else GDP(mu).to_approx(1e-5).epsilon
+                "inf" if math.isinf(mu) else GDP(mu).to_approx(1e-5).epsilon
             ),
             "GP length scales": mean_and_error(gp[5 * i : 5 * i + 5]),
             "Huber regression": mean_and_error(huber[20 * i : 20 * i + 20]),
