@@ -120,3 +120,11 @@ def report(
     text = "\n\n".join(parts) + "\n"
     (RESULTS / f"{name}.md").write_text(text)
     print(text)
+
+
+def resident(field: str) -> float:
+    """Memory of this process in GB: VmRSS now, VmHWM at its peak (Linux)."""
+    # Not getrusage: its peak begins with that of the process that started this one.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(field))
+    return int(line.split()[1]) / 2**20

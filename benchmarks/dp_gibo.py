@@ -11,22 +11,28 @@ References:
 
 import math
 import os
-import resource
 import statistics
 import sys
-import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import torch
-from botorch.exceptions.warnings import BotorchWarning
 from gpytorch.kernels import PolynomialKernel, RBFKernel
-from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.func import jacfwd
 
-from benchmarks._common import Row, report, seconds
+from benchmarks._common import (
+    Row,
+    in_parallel,
+    mean_and_error,
+    report,
+    resident,
+    seconds,
+    seeded,
+)
 from botorch_dp import DPGIBO, GDP, GIBO, GPUCB, NoisyGradientDescent, RandomSearch
 from botorch_dp.privacy import clip_rows
 from botorch_dp.problems import (
@@ -41,28 +47,6 @@ from botorch_dp.problems import (
 
 DOUBLE = {"dtype": torch.float64}
 MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, math.inf)
-
-
-def in_parallel(run: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Any:
-    """Run replications on both cores, one thread each."""
-    return Parallel(n_jobs=2)(delayed(_one_thread)(run, *args) for args in arguments)
-
-
-def _one_thread(run: Callable[..., Any], *args: Any) -> Any:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", BotorchWarning)
-    with threadpool_limits(limits=1):
-        return run(*args)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def mean_and_error(values: Iterable[float]) -> str:
-    values = list(values)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.mean(values):.4g} ± {error:.2g}"
 
 
 class Observed(DPGIBO):
@@ -478,6 +462,7 @@ def cost_over_time() -> list[Row]:
 
 def _memory(chunked: bool) -> tuple[float, float]:
     """Peak memory above what was there before, and seconds of the second step."""
+    torch.set_num_threads(1)
     d, n = 10, 1_000_000
     records = torch.rand(n, d, generator=seeded(0), **DOUBLE)
     squares = records.square().sum(dim=-1, keepdim=True)
@@ -490,13 +475,12 @@ def _memory(chunked: bool) -> tuple[float, float]:
 
     bounds = torch.stack([torch.zeros(d, **DOUBLE), torch.ones(d, **DOUBLE)])
     opt = DPGIBO(bounds, n, GDP(1.0), 10, 1.0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident("VmRSS")
     for _ in range(2):
         X = opt.ask()
         told: Any = chunks if chunked else torch.cat(list(chunks(X)))
         taken = seconds(lambda T=told: opt.tell(T), 1)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return (after - before) / 2**20, taken
+    return resident("VmHWM") - before, taken
 
 
 def memory() -> list[Row]:
@@ -510,9 +494,8 @@ def memory() -> list[Row]:
     rows: list[Row] = []
     for chunked in (False, True):
         # A new process for each: the peak is that of a process's whole life.
-        ((gigabytes, taken),) = Parallel(n_jobs=2)(
-            delayed(_one_thread)(_memory, chunked) for _ in range(1)
-        )
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            gigabytes, taken = fresh.submit(_memory, chunked).result()
         rows.append(
             {
                 "losses": "in chunks" if chunked else "in one tensor",

@@ -17,7 +17,6 @@ import warnings
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +39,7 @@ from benchmarks._common import (
     in_parallel,
     mean_and_error,
     report,
+    resident,
     seconds,
     seeded,
 )
@@ -257,11 +257,12 @@ def gp_draws() -> list[Row]:
     units of the range of the draw. Candidates are Sobol points, 1,000 of the unit cube
     in 3 or 100,000 in 5 dimensions; T evaluations; n records. The draw has a Matern-5/2
     kernel with length scale 0.5 and unit variance, exact for 1,000 candidates and made
-    of 2,048 random Fourier features for 100,000. The mean loss is 0.5 - 0.1 x the draw:
-    four to six tenths of the loss range, [0, 1]. A record's loss is m + min(m, 1 - m)
-    cos(w x + b) with its own w, as smooth as the draw, and b: at m = 0.5 from 0 to 1.
-    Records come in pairs with opposite deviations, so that the mean is the draw itself.
-    All releases know the kernel and the scale: the assumption of `kusner` holds.
+    of 2,048 random Fourier features for 100,000. The mean loss is 0.5 - 0.1 x the draw,
+    which takes up about 0.4 and 0.6 of the loss range, [0, 1]. A record's loss is
+    m + min(m, 1 - m) cos(w x + b) with its own w, as smooth as the draw, and b: at
+    m = 0.5 from 0 to 1. Records come in pairs with opposite deviations, so that the
+    mean is the draw itself. All releases know the kernel and the scale: the assumption
+    of `kusner` holds.
 
     Every release may spend epsilon on the point alone. `stable` is pure epsilon-DP and
     chooses its scoring itself (column "scoring"); `adaptive` has delta = 1e-6; `kusner`
@@ -269,7 +270,8 @@ def gp_draws() -> list[Row]:
     expectation over its noise. Not private: `best evaluated` of the T points that
     `stable` evaluates; the best of all is 100 (0.00). `random` is the expectation of a
     random candidate. 20 seeds for 1,000 candidates, 10 for 100,000 (5 at T = 200). Left
-    out: n = 10,000 with 100,000 candidates.
+    out: n = 10,000 with 100,000 candidates. Rows share their seeds, and with them the
+    draws: they are not independent.
     """
     jobs = [(1_000, n, seed, [*BUDGETS]) for n in (1_000, 10_000) for seed in range(20)]
     jobs += [
@@ -428,7 +430,7 @@ class Nothing:
 def published_noise() -> list[Row]:
     """Why: sensitivities, in prior standard deviations
 
-    The range is that of the draws above (mean of 5). Point: Delta of Theorem 1, value:
+    The range is the mean of 5 draws like those above. Point: Delta of Theorem 1, value:
     that of Theorem 3, at delta = 0.1, correlation 0.99, noise 0.01, as repaired and as
     printed. Delta does not shrink with n. Stable: R/n at n = 1,000 in the same units,
     where a loss range R is 10 prior standard deviations; linear scores have the worst
@@ -565,14 +567,6 @@ def speed() -> list[Row]:
     return rows
 
 
-def _resident(field: str) -> float:
-    """Memory of this process in GB: VmRSS now, VmHWM at its peak (Linux)."""
-    # Not getrusage: its peak begins with that of the process that started this one.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(field))
-    return int(line.split()[1]) / 2**20
-
-
 def _memory(name: str) -> tuple[float, float, str]:
     """Peak memory above what was there before, seconds, and how it was scored."""
     torch.set_num_threads(1)
@@ -582,13 +576,13 @@ def _memory(name: str) -> tuple[float, float, str]:
     def objective(X: Tensor) -> Tensor:
         return (records.unsqueeze(1) - X).square().mean(dim=-1)
 
-    before, start = _resident("VmRSS"), time.perf_counter()
+    before, start = resident("VmRSS"), time.perf_counter()
     opt = optimizer(
         name, 1.0, 0, candidates=candidates, num_records=1_000, num_steps=50
     )
     opt.run(objective, progress=False)
     taken = time.perf_counter() - start
-    return _resident("VmHWM") - before, taken, opt.details.get("scoring", "")
+    return resident("VmHWM") - before, taken, opt.details.get("scoring", "")
 
 
 def memory() -> list[Row]:

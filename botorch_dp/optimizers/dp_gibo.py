@@ -284,12 +284,15 @@ class DPGIBO(PrivateGradientDescent):
         M = len(self._points)
         if self.window >= M:
             return list(range(M))
-        order = nearest_points(self.kernel, self._points, self._parameter, M)
-        _, which = self._points.unique(dim=0, return_inverse=True)
+        # Of a few times as many as needed, so that the cost does not grow with M.
+        order = nearest_points(
+            self.kernel, self._points, self._parameter, 4 * self.window
+        )
+        _, which = self._points[order].unique(dim=0, return_inverse=True)
         seen: set[int] = set()
         first: list[int] = []
         copies: list[int] = []
-        for index, point in zip(order.tolist(), which[order].tolist(), strict=True):
+        for index, point in zip(order.tolist(), which.tolist(), strict=True):
             (copies if point in seen else first).append(index)
             seen.add(point)
         return sorted((first + copies)[: self.window])

@@ -79,12 +79,13 @@ class StableScores:
         afforded.
         """
         N, T = len(self._candidates), len(self._evaluated)
-        smoother, sensitivity = "linear", math.inf
-        if self._n * N * T <= _AFFORDABLE:
-            smoother, sensitivity = "per-record", self.record_sensitivity
-        linear = self.sensitivity("linear")
-        if linear < sensitivity:
-            smoother, sensitivity = "linear", linear
+        smoother, sensitivity = "per-record", self.record_sensitivity
+        affordable = self._n * N * T <= _AFFORDABLE
+        # The other is the smaller if all norms of weights are below 1; most often the
+        # first chunk of candidates has a larger one.
+        norms = (weights.abs().sum(dim=-1).max() for weights in self._weights())
+        if not affordable or all(norm < 1.0 for norm in norms):
+            smoother, sensitivity = "linear", self.sensitivity("linear")
         cost = 2 * sensitivity * math.log(N) / epsilon
         acceptable = cost <= _ACCEPTABLE * self._width
         return smoother if acceptable else "evaluated"
