@@ -30,6 +30,10 @@ class OptimizerStateError(BotorchDPError):
     """An optimizer was called out of turn, or given a state that is not its own."""
 
 
+class MessageError(BotorchDPError):
+    """A message is not of this protocol, of another version, or of another run."""
+
+
 class LedgerError(BotorchDPError):
     """A ledger file is not a ledger, is damaged, or disagrees with its owner."""
 
@@ -52,3 +56,7 @@ class WeakGuaranteeWarning(BotorchDPWarning):
 
 class UselessReleaseWarning(BotorchDPWarning):
     """The noise is larger than everything it could be added to."""
+
+
+class CollapseWarning(BotorchDPWarning):
+    """A dictionary has too few points left to tell all directions apart."""

@@ -1,0 +1,328 @@
+r"""Random Fourier features that agents share [Rahimi2007features]_.
+
+For a stationary kernel with spectral density p, frequencies :math:`w_i \sim p` and
+phases :math:`b_i` uniform on :math:`[0, 2\pi)`,
+
+.. math::
+    \phi(x) = \sqrt{2 \sigma^2 / M} \, \big(\cos(w_i^T x + b_i)\big)_{i \le M}, \qquad
+    E[\phi(x)^T \phi(x')] = k(x, x').
+
+Agents that exchange weights :math:`\omega` of :math:`f(x) = \phi(x)^T \omega` must all
+have the same :math:`\phi` [Dai2021dpfts]_. It is made here from published numbers only:
+hyperparameters, M and a seed.
+
+This module needs torch and numpy, GPyTorch in :meth:`FourierFeatures.from_kernel` only.
+
+References:
+    .. [Rahimi2007features] A. Rahimi and B. Recht. Random Features for Large-Scale
+        Kernel Machines. NeurIPS 2007.
+    .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
+        Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
+    .. [Rasmussen2006gp] C. E. Rasmussen and C. K. I. Williams. Gaussian Processes for
+        Machine Learning. MIT Press, 2006. Equation 4.15: spectral densities.
+"""
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from botorch_dp._checks import check_count, check_positive
+from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
+
+if TYPE_CHECKING:
+    from gpytorch.kernels import Kernel
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+class FourierFeatures:
+    r"""A feature map :math:`\phi: R^D \to R^M` of cosines.
+
+    Make it with :meth:`draw` or :meth:`from_kernel`; the constructor takes frequencies
+    and phases as they are.
+
+    With ``normalize=True``, as in the scripts of [Dai2021dpfts]_, features are
+    :math:`\sigma \cos(W x + b) / \|\cos(W x + b)\|`, so that the prior variance
+    :math:`\phi(x)^T \phi(x)` is :math:`\sigma^2` at every point and not only in
+    expectation.
+
+    **What agents share.** Frequencies and phases come from numpy's PCG64, seeded, in
+    double precision on the CPU: the same numbers on every machine and device. Numpy may
+    change how it makes normal numbers in a later version, so publish
+    :attr:`fingerprint` with the seed and compare. Cosines are then equal up to
+    rounding.
+
+    Args:
+        frequencies: An ``M x D`` tensor W.
+        phases: An ``M`` tensor b.
+        outputscale: The variance :math:`\sigma^2`.
+        normalize: Whether features have the same length at every point.
+
+    Example:
+        >>> lengthscale = torch.tensor([0.2, 0.5], dtype=torch.float64)
+        >>> features = FourierFeatures.draw(lengthscale, num_features=100, seed=7)
+        >>> X = torch.rand(3, 10, 2, dtype=torch.float64)
+        >>> features(X).shape
+        torch.Size([3, 10, 100])
+        >>> other = FourierFeatures.draw(lengthscale, num_features=100, seed=7)
+        >>> other.fingerprint == features.fingerprint
+        True
+    """
+
+    # BoTorch's gen_kernel_features does not fit: it draws from torch's global generator
+    # (Sobol points, no seed), takes no frequencies, and imports all of BoTorch.
+
+    def __init__(
+        self,
+        frequencies: Tensor,
+        phases: Tensor,
+        *,
+        outputscale: float = 1.0,
+        normalize: bool = True,
+    ) -> None:
+        if (
+            not isinstance(frequencies, Tensor)
+            or frequencies.dim() != 2
+            or 0 in frequencies.shape
+            or frequencies.dtype not in _DTYPES
+        ):
+            raise InvalidArgumentError(
+                "frequencies must be an M x D tensor of float32 or float64, got "
+                f"{_describe(frequencies)}."
+            )
+        if (
+            not isinstance(phases, Tensor)
+            or phases.shape != frequencies.shape[:1]
+            or phases.dtype != frequencies.dtype
+            or phases.device != frequencies.device
+        ):
+            raise InvalidArgumentError(
+                f"phases must be a {frequencies.dtype} tensor of shape "
+                f"({len(frequencies)},) on {frequencies.device}, got "
+                f"{_describe(phases)}."
+            )
+        if not (frequencies.isfinite().all() and phases.isfinite().all()):
+            raise InvalidArgumentError("frequencies and phases must be finite.")
+        self.frequencies = frequencies.detach()
+        self.phases = phases.detach()
+        self.outputscale = check_positive("outputscale", outputscale)
+        self.normalize = bool(normalize)
+
+    @classmethod
+    def draw(
+        cls,
+        lengthscale: Tensor,
+        *,
+        num_features: int,
+        seed: int,
+        nu: float | Literal["rbf"] = "rbf",
+        outputscale: float = 1.0,
+        normalize: bool = True,
+    ) -> "FourierFeatures":
+        r"""Draw features of a kernel that is stated by its hyperparameters.
+
+        The spectral density of an RBF kernel is normal with standard deviation
+        :math:`1 / l_j` in dimension j; that of a Matern kernel a multivariate t with
+        :math:`2 \nu` degrees of freedom and the same scales.
+
+        Args:
+            lengthscale: A ``D`` tensor of length scales :math:`l_j`. Features have its
+                dtype and device.
+            num_features: The number of features M.
+            seed: A whole number that all agents are told.
+            nu: The smoothness of a Matern kernel, any number above 0, or ``"rbf"``.
+            outputscale: The variance :math:`\sigma^2` of the kernel.
+            normalize: Whether features have the same length at every point.
+        """
+        if (
+            not isinstance(lengthscale, Tensor)
+            or lengthscale.dim() != 1
+            or lengthscale.numel() == 0
+            or lengthscale.dtype not in _DTYPES
+        ):
+            raise InvalidArgumentError(
+                "lengthscale must be a D tensor of float32 or float64, one length "
+                f"scale a dimension, got {_describe(lengthscale)}."
+            )
+        scales = lengthscale.detach().cpu().double()
+        if not (scales.isfinite().all() and (scales > 0).all()):
+            raise InvalidArgumentError(
+                f"lengthscale must be finite and above 0, got {lengthscale.tolist()}."
+            )
+        num_features = check_count("num_features", num_features)
+        # Not default_rng, whose generator may change from one numpy to the next.
+        generator = np.random.Generator(
+            np.random.PCG64(check_count("seed", seed, minimum=0))
+        )
+        frequencies = generator.standard_normal((num_features, scales.numel()))
+        phases = 2 * math.pi * generator.random(num_features)
+        if nu != "rbf":
+            nu = check_positive("nu", nu)
+            gammas = generator.standard_gamma(nu, (num_features, 1)) / nu
+            frequencies = frequencies / np.sqrt(gammas)
+        return cls(
+            (torch.from_numpy(frequencies) / scales).to(lengthscale),
+            torch.from_numpy(phases).to(lengthscale),
+            outputscale=outputscale,
+            normalize=normalize,
+        )
+
+    @classmethod
+    def from_kernel(
+        cls,
+        kernel: "Kernel",
+        dim: int,
+        *,
+        num_features: int,
+        seed: int,
+        normalize: bool = True,
+    ) -> "FourierFeatures":
+        """Draw features of a GPyTorch kernel, with its dtype and device.
+
+        Two kernels that were fitted to equal values may differ in the last digit:
+        agents who are to share features should be told the values, for :meth:`draw`.
+
+        Args:
+            kernel: RBF or Matern, with one length scale or one for each dimension, also
+                inside ``ScaleKernel``, without batch dimensions.
+            dim: The number of dimensions D. Where the kernel is not active, frequencies
+                are zero.
+            num_features: The number of features M.
+            seed: A whole number that all agents are told.
+            normalize: Whether features have the same length at every point.
+
+        Raises:
+            UnsupportedKernelError: If the kernel is another.
+
+        Example:
+            >>> from gpytorch.kernels import MaternKernel, ScaleKernel
+            >>> kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
+            >>> features = FourierFeatures.from_kernel(
+            ...     kernel, 3, num_features=50, seed=0
+            ... )
+            >>> features.dim, features.num_features
+            (3, 50)
+        """
+        from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+
+        dim = check_count("dim", dim)
+        base, outputscale = kernel, 1.0
+        while type(base).forward is ScaleKernel.forward and not base.batch_shape:
+            outputscale *= float(base.outputscale.detach())
+            base = base.base_kernel
+        # By forward, not by isinstance: kernels of derivatives are subclasses of these.
+        forward = type(base).forward
+        if base.batch_shape or forward not in (RBFKernel.forward, MaternKernel.forward):
+            raise UnsupportedKernelError(
+                "kernel must be RBF or Matern, also inside ScaleKernel, without batch "
+                f"dimensions, got {kernel!r}."
+            )
+        # A ScaleKernel takes over the dimensions of its base, which selects none again.
+        active = list(range(dim))
+        if kernel.active_dims is not None:
+            active = kernel.active_dims.tolist()
+        lengthscale = base.lengthscale.detach().reshape(-1)
+        if max(active) >= dim or lengthscale.numel() not in (1, len(active)):
+            raise InvalidArgumentError(
+                f"dim must be the number of dimensions of the kernel, got {dim} for "
+                f"active dimensions {active} with {lengthscale.numel()} length scales."
+            )
+        drawn = cls.draw(
+            lengthscale.expand(len(active)),
+            num_features=num_features,
+            seed=seed,
+            nu="rbf" if forward is RBFKernel.forward else float(base.nu),
+            outputscale=outputscale,
+            normalize=normalize,
+        )
+        frequencies = drawn.frequencies.new_zeros(num_features, dim)
+        frequencies[:, active] = drawn.frequencies
+        drawn.frequencies = frequencies
+        return drawn
+
+    @property
+    def num_features(self) -> int:
+        """The number of features M."""
+        return len(self.frequencies)
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions D."""
+        return self.frequencies.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of points and features."""
+        return self.frequencies.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of points and features."""
+        return self.frequencies.device
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that makes the map, to tell whether two are equal."""
+        digest = hashlib.sha256()
+        for tensor in (self.frequencies, self.phases):
+            array = tensor.cpu().numpy()
+            digest.update(f"{array.dtype.name}{array.shape}".encode())
+            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        digest.update(json.dumps([self.outputscale, self.normalize]).encode())
+        return digest.hexdigest()
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the features of points; differentiable.
+
+        Args:
+            X: A ``batch_shape x n x D`` tensor.
+
+        Returns:
+            A ``batch_shape x n x M`` tensor.
+        """
+        if (
+            not isinstance(X, Tensor)
+            or X.dim() == 0
+            or X.shape[-1] != self.dim
+            or X.dtype != self.dtype
+            or X.device != self.device
+        ):
+            raise InvalidArgumentError(
+                f"X must be a batch_shape x n x {self.dim} tensor of {self.dtype} on "
+                f"{self.device}, got {_describe(X)}."
+            )
+        # One addmm over all points: a quarter of the time of a product and a sum.
+        angles = torch.addmm(
+            self.phases, X.reshape(-1, self.dim), self.frequencies.mT
+        ).reshape(*X.shape[:-1], self.num_features)
+        cosines = angles.cos()
+        if not self.normalize:
+            return math.sqrt(2 * self.outputscale / self.num_features) * cosines
+        # Never zero: no floating point number is a zero of the cosine.
+        lengths = torch.linalg.vector_norm(cosines, dim=-1, keepdim=True)
+        return cosines * (math.sqrt(self.outputscale) / lengths)
+
+    def to(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> "FourierFeatures":
+        """Return the same map for points of another dtype or device."""
+        return FourierFeatures(
+            self.frequencies.to(dtype=dtype, device=device),
+            self.phases.to(dtype=dtype, device=device),
+            outputscale=self.outputscale,
+            normalize=self.normalize,
+        )
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+    return repr(value)

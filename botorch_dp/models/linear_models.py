@@ -1,0 +1,263 @@
+r"""A Bayesian linear model for each of many agents, batched.
+
+Agent n models its scores as :math:`y = \phi(x)^T w_n + e` with :math:`w_n \sim N(0, I)`
+and :math:`e \sim N(0, s^2)`, features :math:`\phi` that all agents share: a Gaussian
+process with kernel :math:`\phi(x)^T \phi(x')`. With :math:`\Phi` the ``t x M`` features
+of its t observations, the posterior is
+
+.. math::
+    N\big(A^{-1} \Phi^T y, \; s^2 A^{-1}\big), \qquad A = \Phi^T \Phi + s^2 I.
+
+An agent with t < M observations samples by Matheron's rule [Wilson2020pathwise]_, an
+agent with more from a factor of A; both are exact.
+
+**What is kept.** While t < M: observations, and the Cholesky factor of the ``t x t``
+matrix :math:`\Phi \Phi^T + s^2 I`, one triangle, which gains a row with an observation;
+features are computed again when they are needed, a few agents at a time. From t = M on:
+:math:`\Phi^T \Phi` and :math:`\Phi^T y`, whose size does not grow.
+
+Observations and samples are private to their agents; nothing looks at their values.
+
+References:
+    .. [Wilson2020pathwise] J. T. Wilson, V. Borovitskiy, A. Terenin, P. Mostowsky and
+        M. P. Deisenroth. Efficiently Sampling Functions from Gaussian Process
+        Posteriors. ICML 2020.
+    .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
+        Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
+        Equation 2.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_dp._checks import check_count, check_positive
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models._linear_chunk import BLOCK, LinearChunk
+from botorch_dp.models.fourier import FourierFeatures
+
+
+class LinearModels:
+    r"""The models of N agents, each with its own observations and their number.
+
+    Computations are in double precision whatever the dtype. A broken value (nan) of one
+    agent spoils that agent's samples and no other's. The noise variance counts for no
+    less than rounding does, about 1e-15 of the trace of :math:`\Phi \Phi^T`.
+
+    **Cost**, measured on one core with N = 10,000 agents, M = 100 features, D = 2
+    dimensions and t = 70 observations: a sample of all agents after one more
+    observation each takes 0.7 s, two thirds of it for features and products with
+    them, and the process grows by 300 MB. An agent far behind the others of its chunk
+    makes each of its observations cost as much as a new factor of all of them.
+
+    Args:
+        features: The features that all agents share.
+        num_agents: The number of agents N.
+        noise_variance: The variance :math:`s^2` of an observation.
+        chunk_size: How many agents are computed at a time, which bounds temporary
+            memory to a few times ``chunk_size x t x M`` numbers.
+
+    Example:
+        >>> lengthscale = torch.tensor([0.2], dtype=torch.float64)
+        >>> features = FourierFeatures.draw(lengthscale, num_features=50, seed=0)
+        >>> models = LinearModels(features, 4, noise_variance=1e-4)
+        >>> X = torch.rand(4, 3, 1, dtype=torch.float64)
+        >>> models.append(X, X.squeeze(-1).sin())
+        >>> present = torch.tensor([True, True, False, True])
+        >>> models.append(X[:, :1], X[:, 0].sin(), where=present)
+        >>> models.counts
+        tensor([4, 4, 3, 4])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> models.sample(generator=generator).shape
+        torch.Size([4, 50])
+    """
+
+    def __init__(
+        self,
+        features: FourierFeatures,
+        num_agents: int,
+        *,
+        noise_variance: float,
+        chunk_size: int = 32,
+    ) -> None:
+        if not isinstance(features, FourierFeatures):
+            raise InvalidArgumentError(
+                f"features must be FourierFeatures, got {type(features).__name__}."
+            )
+        self.features = features
+        self.num_agents = check_count("num_agents", num_agents)
+        self.noise_variance = check_positive("noise_variance", noise_variance)
+        self.chunk_size = check_count("chunk_size", chunk_size)
+        double = features.to(dtype=torch.float64)
+        self._chunks = [
+            LinearChunk(
+                double, min(chunk_size, num_agents - start), self.noise_variance
+            )
+            for start in range(0, num_agents, chunk_size)
+        ]
+
+    @property
+    def num_features(self) -> int:
+        """The number of features M."""
+        return self.features.num_features
+
+    @property
+    def num_normals(self) -> int:
+        """How many standard normal numbers a sample takes for each agent: 2 M."""
+        return 2 * self.num_features
+
+    @property
+    def counts(self) -> Tensor:
+        """An ``N`` tensor: how many observations each agent has."""
+        return torch.cat([chunk.counts for chunk in self._chunks])
+
+    @torch.no_grad()
+    def append(self, X: Tensor, y: Tensor, where: Tensor | None = None) -> None:
+        """Add observations.
+
+        Args:
+            X: An ``N x k x D`` tensor of points.
+            y: An ``N x k`` tensor of their scores: private.
+            where: An ``N`` tensor of booleans: which agents have observed. The rows of
+                the others are ignored. All if None.
+        """
+        if not isinstance(X, Tensor) or X.dim() != 3:
+            X_shape: tuple[int | str, ...] = (self.num_agents, "k", self.features.dim)
+            raise self._bad("X", X, X_shape, self.features.dtype)
+        size = X.shape[1]
+        self._check("X", X, (self.num_agents, size, self.features.dim))
+        self._check("y", y, (self.num_agents, size))
+        if where is None:
+            where = torch.ones(self.num_agents, dtype=torch.bool, device=X.device)
+        self._check("where", where, (self.num_agents,), torch.bool)
+        parts = (tensor.split(self.chunk_size) for tensor in (X, y, where))
+        for chunk, *rows in zip(self._chunks, *parts, strict=True):
+            chunk.append(rows[0].double(), rows[1].double(), rows[2])
+        self._provide_blocks()
+
+    @torch.no_grad()
+    def mean(self) -> Tensor:
+        """Return the posterior means of the weights, ``N x M``: private."""
+        means = self._empty()
+        parts = means.split(self.chunk_size)
+        for chunk, part in zip(self._chunks, parts, strict=True):
+            part.copy_(chunk.mean())
+        return means
+
+    @torch.no_grad()
+    def sample(
+        self, normals: Tensor | None = None, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw the weights of every agent once from its posterior.
+
+        What an agent gets depends on its own observations and normal numbers only: it
+        would draw the same, up to rounding, were it alone.
+
+        Args:
+            normals: An ``N x 2M`` tensor of standard normal numbers.
+            generator: Where to draw them from instead, one row of 2M after the other.
+
+        Returns:
+            An ``N x M`` tensor: private.
+        """
+        if (normals is None) == (generator is None):
+            raise InvalidArgumentError(
+                "sample needs either normals or a generator, got "
+                f"{'neither' if normals is None else 'both'}."
+            )
+        shape = (self.num_agents, self.num_normals)
+        if normals is None:
+            assert generator is not None
+            drawn = torch.randn(
+                shape, generator=generator, dtype=torch.float64, device=generator.device
+            )
+            normals = drawn.to(self.features.device)
+        else:
+            self._check("normals", normals, shape)
+        samples = self._empty()
+        parts = (tensor.split(self.chunk_size) for tensor in (samples, normals))
+        for chunk, sample, part in zip(self._chunks, *parts, strict=True):
+            sample.copy_(chunk.sample(part.double()))
+        return samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all observations, or what is kept of them: private."""
+        return {
+            "chunk_size": self.chunk_size,
+            "fingerprint": self.features.fingerprint,
+            "chunks": [chunk.state_dict() for chunk in self._chunks],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from :meth:`state_dict` of models with the same features and size.
+
+        Factors are made anew, so that samples are the same up to rounding.
+        """
+        sizes = [len(chunk["counts"]) for chunk in state_dict["chunks"]]
+        if (
+            state_dict["fingerprint"] != self.features.fingerprint
+            or state_dict["chunk_size"] != self.chunk_size
+            or sizes != [len(chunk.counts) for chunk in self._chunks]
+        ):
+            raise InvalidArgumentError(
+                "state_dict must be of models with the same features, number of agents "
+                f"and chunk_size, got {sum(sizes)} agents in chunks of "
+                f"{state_dict['chunk_size']}."
+            )
+        for chunk, state in zip(self._chunks, state_dict["chunks"], strict=True):
+            chunk.load_state_dict(state)
+        self._provide_blocks()
+
+    def _empty(self) -> Tensor:
+        return self.features.phases.new_empty(self.num_agents, self.num_features)
+
+    def _provide_blocks(self) -> None:
+        """Give chunks the memory for their factors, as parts of large tensors.
+
+        Small tensors would lie scattered between temporary ones, whose memory could
+        then not be used again (measured: up to 400 MB more).
+        """
+        short = [chunk for chunk in self._chunks if chunk.any_short]
+        sizes = [len(chunk.counts) for chunk in short]
+        have = min((len(chunk.blocks) for chunk in short), default=0)
+        need = max((chunk.num_blocks for chunk in short), default=0)
+        for i in range(have, need):
+            block = self.features.phases.new_empty(
+                sum(sizes), BLOCK, BLOCK * (i + 1), dtype=torch.float64
+            )
+            for chunk, part in zip(short, block.split(sizes), strict=True):
+                chunk.blocks.append(part)
+
+    def _check(
+        self,
+        name: str,
+        value: Tensor,
+        shape: tuple[int, ...],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Check all but the values, which are private."""
+        dtype = self.features.dtype if dtype is None else dtype
+        if (
+            not isinstance(value, Tensor)
+            or value.shape != shape
+            or value.dtype != dtype
+            or value.device != self.features.device
+        ):
+            raise self._bad(name, value, shape, dtype)
+
+    def _bad(
+        self,
+        name: str,
+        value: object,
+        shape: tuple[int | str, ...],
+        dtype: torch.dtype,
+    ) -> InvalidArgumentError:
+        got = type(value).__name__
+        if isinstance(value, Tensor):
+            got = f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+        return InvalidArgumentError(
+            f"{name} must be a {dtype} tensor of shape {' x '.join(map(str, shape))} "
+            f"on {self.features.device}, got {got}."
+        )
