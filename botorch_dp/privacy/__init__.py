@@ -22,6 +22,7 @@ from botorch_dp.privacy.certificate import Certificate
 from botorch_dp.privacy.clipping import (
     PrivateClippingDiagnostics,
     clip_rows,
+    mallows_gradient_bound,
     mallows_weights,
     private_clipping_diagnostics,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "gaussian_rdp",
     "laplace_guarantee",
     "laplace_scale",
+    "mallows_gradient_bound",
     "mallows_weights",
     "mu_audit_power",
     "private_clipping_diagnostics",

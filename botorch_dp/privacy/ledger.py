@@ -31,7 +31,15 @@ DEFAULT_DELTA = 1e-5
 class Chargeable(Protocol):
     """What a mechanism charges: a ledger, or an accountant by itself."""
 
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
+    def charge(
+        self,
+        event: PrivacyEvent,
+        *,
+        count: int = 1,
+        mechanism: str = "",
+        adjacency: str = "replace_one",
+        noise: str = "system",
+    ) -> Any:
         """Record the cost, or raise and record nothing."""
         ...
 

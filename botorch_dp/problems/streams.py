@@ -1,0 +1,262 @@
+"""What every stream has: one user a step, who holds one private record.
+
+In local privacy there is no curator. A user arrives, evaluates its own loss at public
+points, sends what its mechanism releases, and leaves. A stream plays the users of many
+independent replications of an experiment at once: whatever it returns is a batch over
+replications, and private.
+
+Records are made when they are asked for and then forgotten, so that a stream of a
+million users takes no more memory than one of a thousand.
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from botorch.exceptions import UnsupportedError
+from torch import Tensor
+
+from botorch_dp._checks import check_count
+from botorch_dp.exceptions import InvalidArgumentError
+
+# The private record of one step: tensors whose first dimension is the replication.
+Record = tuple[Tensor, ...]
+
+_DTYPES = (torch.float32, torch.float64)
+_WORD = 2**64
+
+
+class StreamProblem(ABC):
+    """A function to be minimized that is an expectation over arriving users.
+
+    A subclass implements :meth:`_chunk`, :meth:`_losses` and :meth:`_gradients`.
+
+    Args:
+        dim: The number of parameters p.
+        num_replications: The number of independent replications R.
+        initial_x: A public point to start from, a ``p`` tensor; zero if None.
+        optimal_x: The minimizer of the expected loss, a ``p`` tensor, if known.
+        num_steps: How many users there are; as many as are asked for if None.
+        dtype: ``torch.float32`` or ``torch.float64``, of points and losses.
+        device: The device of points and losses; torch's default if None.
+
+    Attributes:
+        dim: The number of parameters p.
+        num_replications: The number of replications R.
+        num_steps: The number of users, or None.
+        dtype: The dtype of points and losses.
+        device: The device of points and losses.
+        initial_x: A public point to start from, a ``p`` tensor.
+        optimal_x: The minimizer of the expected loss, a ``p`` tensor, or None where it
+            is unknown or moves.
+        gradient_bound: A bound on the norm of every user's gradient anywhere, up to
+            rounding, or None where there is none.
+    """
+
+    # How many steps are made at a time.
+    chunk_size = 512
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_replications: int = 1,
+        initial_x: Tensor | None = None,
+        optimal_x: Tensor | None = None,
+        num_steps: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise InvalidArgumentError(
+                f"dtype must be torch.float32 or torch.float64, got {dtype!r}."
+            )
+        self.dim = check_count("dim", dim)
+        self.num_replications = check_count("num_replications", num_replications)
+        if num_steps is not None:
+            num_steps = check_count("num_steps", num_steps)
+        self.num_steps = num_steps
+        if device is None:
+            device = torch.get_default_device()
+        if initial_x is None:
+            initial_x = torch.zeros(self.dim, dtype=dtype, device=device)
+        self.dtype = dtype
+        self.initial_x = initial_x.to(dtype=dtype, device=device)
+        self.device = self.initial_x.device
+        self.optimal_x = None if optimal_x is None else optimal_x.to(self.initial_x)
+        self.gradient_bound: float | None = None
+        self._first_step = 0
+        self._records: list[Record] = []
+
+    def losses(self, step: int, X: Tensor) -> Tensor:
+        """Return the loss of one step's user at its points.
+
+        Args:
+            step: The step, from 1. Steps can be asked for in any order, and as often
+                as wanted; in the order of time is fastest.
+            X: An ``R x M x p`` tensor of points, M for each replication, or ``M x p``
+                for the same points in all of them.
+
+        Returns:
+            An ``R x M`` tensor, or ``M`` if there is one replication and X is
+            ``M x p``: private.
+        """
+        if not isinstance(X, Tensor):
+            raise self._bad_points("X", X)
+        shared = X.dim() == 2
+        if shared:
+            X = X.expand(self.num_replications, -1, -1)
+        shape = X.shape
+        if (
+            len(shape) != 3
+            or shape[0] != self.num_replications
+            or shape[2] != self.dim
+            or X.dtype != self.dtype
+        ):
+            raise self._bad_points("X", X)
+        losses = self._losses(self._record(step), X)
+        return losses.squeeze(0) if shared and self.num_replications == 1 else losses
+
+    def gradients(self, step: int, x: Tensor) -> Tensor:
+        """Return the gradient of the loss of one step's user at one point.
+
+        Where the loss has a kink, it is one of its subgradients.
+
+        Args:
+            step: The step, from 1.
+            x: An ``R x p`` tensor, one point for each replication; a ``p`` tensor will
+                do if there is one.
+
+        Returns:
+            A tensor like x: private.
+        """
+        gradients = self._gradients(self._record(step), self._check_point(x))
+        return gradients.squeeze(0) if x.dim() == 1 else gradients
+
+    def optimal_x_at(self, step: int) -> Tensor:
+        """Return the minimizer of the expected loss at a step, for measuring only.
+
+        Args:
+            step: The step, from 1.
+
+        Returns:
+            A ``p`` tensor.
+
+        Raises:
+            UnsupportedError: If it is not known.
+        """
+        self._check_step(step)
+        if self.optimal_x is None:
+            raise UnsupportedError(
+                f"{type(self).__name__} does not know its optimum: measure what its "
+                "parameters are worth instead, e.g. by their predictions."
+            )
+        return self.optimal_x
+
+    @abstractmethod
+    def _chunk(self, number: int) -> Record:
+        """Return the records of the steps after ``number * chunk_size``.
+
+        Returns:
+            Tensors of shape ``chunk_size x R x ...`` that are the same whenever they
+            are asked for. Steps after the last one may be there or not.
+        """
+
+    @abstractmethod
+    def _losses(self, record: Record, X: Tensor) -> Tensor:
+        """Return the ``R x M`` losses of a record at ``R x M x p`` points."""
+
+    @abstractmethod
+    def _gradients(self, record: Record, x: Tensor) -> Tensor:
+        """Return the ``R x p`` gradients of a record at ``R x p`` points."""
+
+    def _record(self, step: int) -> Record:
+        if type(step) is not int:
+            step = self._check_step(step)
+        index = step - self._first_step
+        if not 0 <= index < len(self._records):
+            number = (self._check_step(step) - 1) // self.chunk_size
+            # Split once a chunk: a list is read ten times as fast as a tensor's row.
+            parts = [part.unbind(0) for part in self._chunk(number)]
+            records = list(zip(*parts, strict=True))
+            self._first_step = number * self.chunk_size + 1
+            if self.num_steps is not None:
+                del records[self.num_steps - self._first_step + 1 :]
+            self._records = records
+            index = step - self._first_step
+        return self._records[index]
+
+    def _check_step(self, step: int) -> int:
+        step = check_count("step", step)
+        if self.num_steps is not None and step > self.num_steps:
+            raise InvalidArgumentError(
+                f"step must be at most num_steps, {self.num_steps}, got {step}."
+            )
+        return step
+
+    def _check_point(self, x: Tensor) -> Tensor:
+        """Return x as an ``R x p`` tensor."""
+        if not isinstance(x, Tensor):
+            raise self._bad_points("x", x)
+        point = x.unsqueeze(0) if x.dim() == 1 else x
+        if (
+            point.shape != (self.num_replications, self.dim)
+            or point.dtype != self.dtype
+        ):
+            raise self._bad_points("x", x)
+        return point
+
+    def _bad_points(self, name: str, value: object) -> InvalidArgumentError:
+        sizes = f"{self.num_replications} x {self.dim}"
+        if name == "X":
+            sizes = f"{self.num_replications} x M x {self.dim} or M x {self.dim}"
+        got = repr(value)
+        if isinstance(value, Tensor):
+            got = f"{value.dtype} of shape {tuple(value.shape)}"
+        return InvalidArgumentError(
+            f"{name} must be a {self.dtype} tensor of shape {sizes}, got {got}."
+        )
+
+
+def check_seed(seed: int) -> int:
+    """Return ``seed`` if it is a whole number from 0 to below 2^64."""
+    seed = check_count("seed", seed, minimum=0)
+    if seed >= _WORD:
+        raise InvalidArgumentError(f"seed must be below 2^64, got {seed}.")
+    return seed
+
+
+def numbered_generator(seed: int, number: int) -> np.random.Generator:
+    """Return generator ``number`` of a family that ``seed`` names.
+
+    Each pair is the 128-bit key of a counter-based generator, so that no two pairs
+    share a sequence, and none is shared with a torch generator. (The latter, on the
+    CPU, tells only 2^32 seeds apart: hashed pairs would collide.)
+
+    Args:
+        seed: Below 2^64.
+        number: Below 2^64.
+    """
+    return np.random.Generator(np.random.Philox(key=seed * _WORD + number))
+
+
+def chunk_normals(
+    seed: int, number: int, *, num_replications: int, num_steps: int, size: int
+) -> Tensor:
+    """Draw the standard normal numbers of a chunk, in double precision on the CPU.
+
+    What a replication gets does not depend on how many there are.
+
+    Args:
+        seed: Of the stream.
+        number: Of the chunk.
+        num_replications: The number of replications R.
+        num_steps: The number of steps C of the chunk.
+        size: How many numbers a record takes.
+
+    Returns:
+        A ``C x R x size`` tensor.
+    """
+    generator = numbered_generator(seed, number)
+    draws = generator.standard_normal((num_replications, num_steps, size))
+    return torch.from_numpy(draws).transpose(0, 1).contiguous()
