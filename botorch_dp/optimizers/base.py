@@ -53,7 +53,8 @@ class OptimizationResult:
         x: The last point, or the best where a method knows it: a ``d`` tensor. Not
             a number if no point was released.
         average: The mean of the second half of the iterates in search coordinates,
-            which is steadier under noise; x where there are no iterates.
+            which is steadier under noise; x where there are no iterates. On a stream,
+            the average that was asked for.
         history: Public facts, step by step.
         certificate: What is guaranteed, to whom, under which assumptions.
         value: The released estimate of the loss at x, if one was released.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from botorch_dp._checks import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.privacy import mallows_weights
 
 # What `tell` takes: all records at once, or chunks of them, or what makes the chunks.
 Losses = Tensor | Iterable[Tensor] | Callable[[Tensor], Iterable[Tensor]]
@@ -116,3 +117,28 @@ def checked_chunks(
             f"losses must have num_records={num_records} rows, one for each record, "
             f"got {total}."
         )
+
+
+def mallows_weighted(
+    losses: Callable[[Tensor], Tensor], private_inputs: Tensor, constant: float = 2.0
+) -> Callable[[Tensor], Tensor]:
+    r"""Wrap losses so that their gradients are bounded without being cut.
+
+    A loss of a linear predictor is multiplied by :math:`\min(1, c / \|x\|^2)`, see
+    :func:`~botorch_dp.privacy.mallows_weights`. Clipping at
+    :math:`\sqrt c` times the largest slope then changes nothing, hence adds no bias; it
+    stays the safety net that the guarantee rests on.
+
+    Args:
+        losses: From points to a record's losses (``M``), or records' (``n x M``).
+        private_inputs: The covariates, ``d`` or ``n x d``.
+        constant: The constant c.
+
+    Example:
+        >>> x, y = torch.tensor([3.0, 4.0]), 1.0  # private
+        >>> losses = mallows_weighted(lambda X: (y - X @ x).abs(), x)
+        >>> losses(torch.zeros(1, 2))
+        tensor([0.0800])
+    """
+    weights = mallows_weights(private_inputs, constant)
+    return lambda X: weights.unsqueeze(-1) * losses(X)

@@ -36,3 +36,16 @@ def make(d=3, n=200, num_steps=5, clip_norm=1.0, mu=1.0, seed=0, cls=DPGIBO, **k
     kwargs.setdefault("generator", seeded(seed))
     guarantee = kwargs.pop("guarantee", GDP(mu))
     return cls(bounds, n, guarantee, num_steps, clip_norm, **kwargs)
+
+
+def same_state(first, second):
+    """Return whether two states are equal, tensors to the bit."""
+    if isinstance(first, torch.Tensor):
+        return isinstance(second, torch.Tensor) and torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(
+            same_state(value, second[key]) for key, value in first.items()
+        )
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same_state, first, second))
+    return first == second
