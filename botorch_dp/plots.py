@@ -16,6 +16,7 @@ from torch import Tensor
 from botorch_dp._extras import import_extra
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.base import OptimizationResult, PrivateOptimizer, Step
+from botorch_dp.optimizers.ldp_bo import LDPBO
 from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
 from botorch_dp.privacy.guarantees import ApproxDP
 from botorch_dp.privacy.ledger import DEFAULT_DELTA, Ledger
@@ -24,8 +25,10 @@ from botorch_dp.privacy.ledger import DEFAULT_DELTA, Ledger
 _MOST_POINTS = 100
 
 # Whatever has a history, or a history itself.
-Run = OptimizationResult | PrivateOptimizer | Sequence[Step]
+Run = OptimizationResult | PrivateOptimizer | LDPBO | Sequence[Step]
 Runs = Run | Sequence[Run]
+# A true parameter, or what tells it for each step where it moves.
+Truth = Tensor | Callable[[int], Tensor]
 
 
 def plot_convergence(
@@ -58,11 +61,7 @@ def plot_convergence(
         The axes.
     """
     histories = _histories(runs)
-    low, high = quantiles
-    if not 0 <= low <= high <= 1:
-        raise InvalidArgumentError(
-            f"quantiles must be two rising numbers within [0, 1], got {quantiles!r}."
-        )
+    _check_quantiles(quantiles)
     start = [] if initial_x is None else [initial_x]
     points = [torch.stack([*start, *(s.x for s in steps)]) for steps in histories]
     counts = [[step.num_evaluations for step in steps] for steps in histories]
@@ -82,6 +81,70 @@ def plot_convergence(
     ax.set_ylabel("released point" if evaluate is None else "value on public data")
     if evaluate is None or label is not None:
         ax.legend()
+    return ax
+
+
+def plot_stream(
+    runs: Runs,
+    truth: Truth | None = None,
+    *,
+    coordinate: int | None = None,
+    quantiles: tuple[float, float] = (0.0, 1.0),
+    label: str | None = None,
+    ax: Any = None,
+) -> Any:
+    """Draw a parameter that follows a stream of users, or how far off it was.
+
+    With a truth and no coordinate: the mean squared error per coordinate, on a log
+    scale. Otherwise the parameter itself, one coordinate or all of them, and the truth
+    as a dotted line. Replications give their mean and a band.
+
+    Args:
+        runs: A result, an optimizer or a history whose points are ``p`` or
+            ``R x p`` tensors, such as those of :class:`LDPBO`; several, with the same
+            steps, are further replications. A history may be made by hand, of averages
+            for instance: its steps need a ``number`` and an ``x``.
+        truth: The true parameter, a ``p`` tensor, or a function from the number of a
+            user to it, such as ``optimal_x_at`` of a problem. **It must be public**:
+            known for generated data, and otherwise not.
+        coordinate: Which one, from 0.
+        quantiles: Of the replications, from where to where the band goes; by default
+            from the lowest to the highest.
+        label: The name of the runs in the legend.
+        ax: The matplotlib axes to draw on; None makes new ones.
+
+    Returns:
+        The axes.
+    """
+    histories = _histories(runs)
+    _check_quantiles(quantiles)
+    users = [step.number for step in histories[0]]
+    if any([step.number for step in steps] != users for steps in histories):
+        raise InvalidArgumentError("runs must have the same steps: these differ.")
+    paths = torch.cat([_replications(steps) for steps in histories])  # R x T x p
+    dim = paths.shape[-1]
+    if coordinate is not None and coordinate not in range(dim):
+        raise InvalidArgumentError(
+            f"coordinate must be one of 0, ..., {dim - 1}, got {coordinate!r}."
+        )
+    true = None if truth is None else _truth(truth, users, dim)  # T x p
+    ax = _axes(ax, "plot_stream")
+    ax.set_xlabel("users")
+    if true is not None and coordinate is None:
+        errors = (paths - true).square().mean(dim=-1)
+        _draw(ax, users, errors.numpy(), quantiles, label)
+        ax.set_yscale("log")
+        ax.set_ylabel("mean squared error")
+        if label is not None:
+            ax.legend()
+        return ax
+    for index in range(dim) if coordinate is None else [coordinate]:
+        name = f"$x_{{{index + 1}}}$" if label is None else f"{label} {index + 1}"
+        _draw(ax, users, paths[..., index].numpy(), quantiles, name)
+    if true is not None:
+        ax.plot(users, true[:, coordinate], color="k", linestyle=":", label="truth")
+    ax.set_ylabel("parameter")
+    ax.legend()
     return ax
 
 
@@ -190,6 +253,32 @@ def _histories(runs: Runs) -> list[Sequence[Step]]:
             f"{lengths or 'no run'}."
         )
     return histories
+
+
+def _check_quantiles(quantiles: tuple[float, float]) -> None:
+    low, high = quantiles
+    if not 0 <= low <= high <= 1:
+        raise InvalidArgumentError(
+            f"quantiles must be two rising numbers within [0, 1], got {quantiles!r}."
+        )
+
+
+def _replications(steps: Sequence[Step]) -> Tensor:
+    """Return the points of a run of R replications, ``R x T x p``."""
+    points = [step.x.detach().cpu().double() for step in steps]
+    return torch.stack([x.reshape(-1, x.shape[-1]) for x in points], dim=1)
+
+
+def _truth(truth: Truth, users: list[int], dim: int) -> Tensor:
+    """Return the true parameter at each of T steps, ``T x p``."""
+    rows = [truth if isinstance(truth, Tensor) else truth(user) for user in users]
+    for row in rows:
+        if row.shape != (dim,):
+            raise InvalidArgumentError(
+                f"truth must be {dim} numbers, as many as the parameter has, got shape "
+                f"{tuple(row.shape)}."
+            )
+    return torch.stack(rows).detach().cpu().double()
 
 
 def _evaluated(evaluate: Callable[[Tensor], Any], X: Tensor) -> Any:

@@ -6,13 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from botorch_dp import DPGIBO, GDP, GIBO, ApproxDP, Ledger
+from botorch_dp import DPGIBO, GDP, GIBO, LDPBO, ApproxDP, Ledger
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers import Step
-from botorch_dp.plots import plot_convergence, plot_ledger, plot_trace
+from botorch_dp.plots import plot_convergence, plot_ledger, plot_stream, plot_trace
 from botorch_dp.privacy import GaussianEvent
+from botorch_dp.problems import LinearStream
 
 mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    mpl.pyplot.close("all")
 
 
 @pytest.fixture
@@ -149,6 +156,81 @@ class TestOfRuns:
         for bad in ((0.9, 0.1), (-0.1, 0.5), (0.0, 1.5)):
             with pytest.raises(InvalidArgumentError, match="quantiles must be"):
                 plot_convergence(runs, _squared_norm, quantiles=bad)
+
+
+class TestOfStreams:
+    """Replications of a parameter that follows users."""
+
+    @pytest.fixture
+    def steps(self, double):
+        points = torch.tensor([[[1, 0], [3, 4]], [[2, 1], [4, 1]]], **double)
+        return [Step(n, x, 4 * n) for n, x in zip((5, 10), points, strict=True)]
+
+    def test_error(self, steps, double):
+        _, given = mpl.pyplot.subplots()
+        truth = torch.tensor([1.0, 2.0], **double)
+        ax = plot_stream(steps, truth, label="private", ax=given)
+        assert ax is given
+        (line,) = ax.get_lines()
+        assert line.get_xdata().tolist() == [5, 10]
+        # ((0 + 4) / 2 + (4 + 4) / 2) / 2 and ((1 + 1) / 2 + (9 + 1) / 2) / 2
+        assert line.get_ydata().tolist() == pytest.approx([3.0, 3.0])
+        assert _band(ax) == ([2.0, 1.0], [4.0, 5.0])
+        assert ax.get_yscale() == "log"
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["private"]
+        assert plot_stream(steps, truth).get_legend() is None
+
+    def test_error_against_a_truth_that_moves(self, steps, double):
+        ax = plot_stream(steps, lambda user: torch.full((2,), user / 5, **double))
+        # Truths (1, 1) and (2, 2): ((0 + 1) / 2 + (4 + 9) / 2) / 2, and so on.
+        assert ax.get_lines()[0].get_ydata().tolist() == pytest.approx([3.5, 1.5])
+
+    def test_one_coordinate_and_its_truth(self, steps, double):
+        truth = torch.tensor([1.0, 2.0], **double)
+        ax = plot_stream(steps, truth, coordinate=1, quantiles=(0.5, 0.5))
+        line, true = ax.get_lines()
+        assert line.get_ydata().tolist() == [2.0, 1.0]
+        assert true.get_ydata().tolist() == [2.0, 2.0]
+        assert _band(ax) == ([2.0, 1.0], [2.0, 1.0])
+        assert line.get_label() == "$x_{2}$"
+        assert ax.get_yscale() == "linear"
+
+    def test_all_coordinates_of_several_runs_without_replications(self, steps):
+        split = [
+            [Step(step.number, step.x[index], 0) for step in steps] for index in (0, 1)
+        ]
+        ax = plot_stream(split, label="theta")  # as if they were a batch
+        lines = ax.get_lines()
+        assert [line.get_label() for line in lines] == ["theta 1", "theta 2"]
+        assert [line.get_ydata().tolist() for line in lines] == [[2, 3], [2, 1]]
+
+    def test_an_optimizer_and_its_result(self):
+        stream = LinearStream(2, num_replications=3, device="cpu")
+        x = stream.initial_x.expand(3, 2)
+        opt = LDPBO(x, GDP(1.0), clip_norm=stream.gradient_bound)
+        result = opt.run(stream, 4, progress=False)
+        expected = [float((s.x - 1).square().mean()) for s in result.history]
+        for given in (opt, result, result.history):
+            for truth in (stream.optimal_x, stream.optimal_x_at):
+                (line,) = plot_stream(given, truth).get_lines()
+                assert line.get_xdata().tolist() == [1, 2, 3, 4]
+                assert line.get_ydata().tolist() == pytest.approx(expected)
+
+    def test_bad_input(self, steps, double):
+        with pytest.raises(InvalidArgumentError, match="runs must have steps"):
+            plot_stream([])
+        others = [Step(n, torch.zeros(2, 2, **double), 0) for n in (5, 11)]
+        with pytest.raises(InvalidArgumentError, match="must have the same steps"):
+            plot_stream([steps, others])
+        for bad in (-1, 2, 0.5):
+            with pytest.raises(InvalidArgumentError, match="coordinate must be one of"):
+                plot_stream(steps, coordinate=bad)
+        wrong = torch.zeros(3, **double)
+        for bad in (wrong, lambda user: wrong):
+            with pytest.raises(InvalidArgumentError, match="truth must be 2 numbers"):
+                plot_stream(steps, bad)
+        with pytest.raises(InvalidArgumentError, match="quantiles must be"):
+            plot_stream(steps, quantiles=(0.9, 0.1))
 
 
 def _squared_norm(X):
