@@ -1,39 +1,48 @@
 """Differentially private Bayesian optimization for BoTorch."""
 
-from botorch_dp.acquisition import (
-    GradientInformation,
-    PrivateUpperConfidenceBound,
-    optimal_design,
-)
-from botorch_dp.models import GradientGP
-from botorch_dp.optimizers import (
-    DPGIBO,
-    GIBO,
-    GPUCB,
-    LDPBO,
-    LDPSGD,
-    LDPBOClient,
-    LDPBOServer,
-    NoisyGradientDescent,
-    PrivateBO,
-    RandomSearch,
-    StepSchedule,
-)
-from botorch_dp.privacy import (
-    GDP,
-    RDP,
-    ApproxDP,
-    Certificate,
-    ExponentialMechanism,
-    GaussianMechanism,
-    LaplaceMechanism,
-    Ledger,
-    PrivacyAccountant,
-    PureDP,
-    SubsampledGaussianMechanism,
-)
+from typing import TYPE_CHECKING
+
+from botorch_dp._lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from botorch_dp.acquisition import (
+        GradientInformation,
+        PrivateUpperConfidenceBound,
+        optimal_design,
+    )
+    from botorch_dp.models import GradientGP
+    from botorch_dp.optimizers import (
+        DPFTSDE,
+        DPGIBO,
+        GIBO,
+        GPUCB,
+        LDPBO,
+        LDPSGD,
+        DPFTSServer,
+        Federation,
+        LDPBOClient,
+        LDPBOServer,
+        NoisyGradientDescent,
+        PrivateBO,
+        RandomSearch,
+        StepSchedule,
+    )
+    from botorch_dp.privacy import (
+        GDP,
+        RDP,
+        ApproxDP,
+        Certificate,
+        ExponentialMechanism,
+        GaussianMechanism,
+        LaplaceMechanism,
+        Ledger,
+        PrivacyAccountant,
+        PureDP,
+        SubsampledGaussianMechanism,
+    )
 
 __all__ = [
+    "DPFTSDE",
     "DPGIBO",
     "GDP",
     "GIBO",
@@ -43,7 +52,9 @@ __all__ = [
     "RDP",
     "ApproxDP",
     "Certificate",
+    "DPFTSServer",
     "ExponentialMechanism",
+    "Federation",
     "GaussianMechanism",
     "GradientGP",
     "GradientInformation",
@@ -61,3 +72,5 @@ __all__ = [
     "SubsampledGaussianMechanism",
     "optimal_design",
 ]
+
+__getattr__ = lazy_imports(__name__, __file__)

@@ -1,36 +1,48 @@
 """Models of public points: kernels with derivatives, gradients of processes."""
 
-from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.models.compression import CompressedSurrogate, compress
-from botorch_dp.models.dataset_kernel import (
-    DatasetKernel,
-    dataset_correlation,
-    sample_neighbours,
-)
-from botorch_dp.models.describe import describe_kernel
-from botorch_dp.models.dictionary import KernelDictionary, LeaveOneOut, nearest_points
-from botorch_dp.models.fixed_surrogates import NystromSurrogate, RandomFeatureSurrogate
-from botorch_dp.models.fourier import FourierFeatures
-from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.models.gradient_posterior import GradientPosterior
-from botorch_dp.models.gradient_surrogate import GradientSurrogate
-from botorch_dp.models.kernel_gradients import (
-    check_twice_differentiable,
-    kernel_cross_hessian,
-    kernel_gradient,
-    kernel_value,
-    kernel_value_and_gradient,
-    prior_gradient_covariance,
-)
-from botorch_dp.models.linear_models import LinearModels
-from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
-from botorch_dp.models.radial import RadialKernel, radial_kernel
-from botorch_dp.models.sliced_wasserstein import (
-    leave_one_out_distances,
-    projection_directions,
-    sliced_wasserstein,
-)
-from botorch_dp.models.stencil import Stencil
+from typing import TYPE_CHECKING
+
+from botorch_dp._lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from botorch_dp.models.candidate_posterior import CandidatePosterior
+    from botorch_dp.models.compression import CompressedSurrogate, compress
+    from botorch_dp.models.dataset_kernel import (
+        DatasetKernel,
+        dataset_correlation,
+        sample_neighbours,
+    )
+    from botorch_dp.models.describe import describe_kernel
+    from botorch_dp.models.dictionary import (
+        KernelDictionary,
+        LeaveOneOut,
+        nearest_points,
+    )
+    from botorch_dp.models.fixed_surrogates import (
+        NystromSurrogate,
+        RandomFeatureSurrogate,
+    )
+    from botorch_dp.models.fourier import FourierFeatures
+    from botorch_dp.models.gradient_gp import GradientGP
+    from botorch_dp.models.gradient_posterior import GradientPosterior
+    from botorch_dp.models.gradient_surrogate import GradientSurrogate
+    from botorch_dp.models.kernel_gradients import (
+        check_twice_differentiable,
+        kernel_cross_hessian,
+        kernel_gradient,
+        kernel_value,
+        kernel_value_and_gradient,
+        prior_gradient_covariance,
+    )
+    from botorch_dp.models.linear_models import LinearModels
+    from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
+    from botorch_dp.models.radial import RadialKernel, radial_kernel
+    from botorch_dp.models.sliced_wasserstein import (
+        leave_one_out_distances,
+        projection_directions,
+        sliced_wasserstein,
+    )
+    from botorch_dp.models.stencil import Stencil
 
 __all__ = [
     "CandidatePosterior",
@@ -65,3 +77,5 @@ __all__ = [
     "sample_neighbours",
     "sliced_wasserstein",
 ]
+
+__getattr__ = lazy_imports(__name__, __file__)

@@ -1,0 +1,32 @@
+"""Names come on demand, and an agent does without what it does not need."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["botorch_dp", "botorch_dp.models", "botorch_dp.optimizers"],
+)
+def test_every_name_is_there(package):
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_an_agent_imports_torch_and_numpy_only():
+    script = """
+import sys
+import botorch_dp.optimizers.federation
+heavy = ("botorch", "gpytorch", "opacus", "dp_accounting", "scipy", "sklearn", "flwr")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
