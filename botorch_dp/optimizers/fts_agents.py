@@ -35,8 +35,8 @@ TRUST: dict[str, Callable[[int], float]] = {
     "never": lambda t: 0.0,  # Thompson sampling, every agent for itself
 }
 _LOCAL = ("fresh", "shared")
-# Offsets around the best candidate, in widths of the domain, and how many each.
-_REFINEMENTS, _NUM_OFFSETS = (0.05, 0.01, 0.002), 32
+# How far to climb from the best candidate, in widths of the domain, and shares of that.
+_RADII, _STEPS = (0.05, 0.03, 0.02, 0.01, 0.005, 0.0025, 0.001), (0.0, 1.0, 0.4, 0.1)
 _SAME = 1e-9  # points no further apart are one point
 
 
@@ -273,16 +273,22 @@ class FTSAgents:
         best = X[values.argmax(dim=-1)]
         if self.domain.candidates is not None:
             return best
-        for scale in _REFINEMENTS:
-            normals = self._shared(
-                f"refine {scale}", number, _NUM_OFFSETS * self.domain.dim
-            )
-            offsets = scale * torch.special.ndtri(normals).reshape(-1, self.domain.dim)
-            offsets[0] = 0.0  # the best so far stays
-            tried = (best.unsqueeze(1) + offsets).clamp(0.0, 1.0)
+        return self._climb(features, weights, best)
+
+    def _climb(self, features: FourierFeatures, weights: Tensor, X: Tensor) -> Tensor:
+        """Follow the gradient from ``n x D`` points; never to a smaller value."""
+        steps = X.new_tensor(_STEPS).unsqueeze(-1)
+        for radius in _RADII:
+            with torch.enable_grad():
+                x = X.detach().requires_grad_()
+                total = self._values(features, weights, x.unsqueeze(1)).sum()
+                (gradient,) = torch.autograd.grad(total, x)
+            direction = torch.nn.functional.normalize(gradient, dim=-1).unsqueeze(1)
+            tried = (X.unsqueeze(1) + radius * steps * direction).clamp(0.0, 1.0)
             values = self._values(features, weights, tried)
-            best = tried.take_along_dim(values.argmax(-1)[:, None, None], 1).squeeze(1)
-        return best
+            best = values.argmax(dim=-1)[:, None, None]
+            X = tried.take_along_dim(best, dim=1).squeeze(1)
+        return X
 
     def _values(self, features: FourierFeatures, weights: Tensor, X: Tensor) -> Tensor:
         """Return the ``n x C`` values at ``C x D`` or ``n x C x D`` points."""
