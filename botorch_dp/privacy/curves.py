@@ -30,6 +30,8 @@ _LOG2 = math.log(2.0)
 # Roots are found on logarithmic scales, where this is a relative accuracy.
 _XTOL = 1e-14
 # Below, mu is taken for this much: larger, hence true, and free of cancellation.
+# Beyond it nothing is private, and exponents of mu^2 / 2 have lost their digits.
+_MOST_MU = 1e5
 _LEAST_MU = 1e-10
 # Below, the logarithm of a moment is lost in the rounding of the moment.
 _LEAST_MOMENT = 1e-6
@@ -65,6 +67,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     log_delta = math.log(delta)
     if gdp_log_delta(mu, 0.0) <= log_delta:
         return 0.0
+    if mu > _MOST_MU:  # delta is at most the first term of its curve
+        return mu * mu / 2 - mu * float(ndtri(delta))
     upper = _double_until(
         lambda epsilon: gdp_log_delta(mu, epsilon) <= log_delta, start=mu
     )

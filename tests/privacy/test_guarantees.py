@@ -64,6 +64,14 @@ class TestGDP:
     def test_epsilon_grows_with_mu(self, mu, factor, delta):
         assert GDP(mu).epsilon(delta) <= GDP(mu * factor).epsilon(delta)
 
+    @pytest.mark.parametrize("mu", [1e5, 2e5, 1e9])
+    def test_epsilon_of_no_privacy_at_all(self, mu):
+        # mu^2 / 2 + mu z, with z the upper 1e-5 quantile 4.26489: larger, hence true.
+        assert GDP(mu).epsilon(1e-5) == pytest.approx(
+            mu**2 / 2 + 4.26489 * mu, rel=1e-7
+        )
+        assert GDP(1.0001 * mu).epsilon(1e-5) > GDP(mu).epsilon(1e-5)
+
     @given(mu=mus, delta=deltas, factor=st.floats(1.001, 10.0))
     def test_epsilon_falls_with_delta(self, mu, delta, factor):
         if delta * factor < 1:

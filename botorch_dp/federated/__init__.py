@@ -1,0 +1,20 @@
+"""DP-FTS-DE deployed on Flower: the same agents and server, on many machines.
+
+The client side (:mod:`botorch_dp.federated.client_app`) imports torch, numpy and flwr
+only, because Flower starts a new process for every message.
+"""
+
+from typing import TYPE_CHECKING
+
+from botorch_dp._extras import import_extra
+from botorch_dp._lazy import lazy_imports
+
+import_extra("flwr", extra="federated", purpose="A deployed federation")
+
+if TYPE_CHECKING:
+    from botorch_dp.federated.app_folder import write_app
+    from botorch_dp.federated.settings import DeploymentSettings
+
+__all__ = ["DeploymentSettings", "write_app"]
+
+__getattr__ = lazy_imports(__name__, __file__)

@@ -1,0 +1,27 @@
+"""Agents' functions for the loopback demonstration: similar peaks, none the same."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def score(agent: int, points: Tensor) -> Tensor:
+    """Return an agent's scores: a peak near (0.62, 0.38), and ripples.
+
+    Args:
+        agent: The agent's number, which moves its peak a little.
+        points: A ``k x D`` tensor in the unit cube.
+
+    Example:
+        >>> points = torch.tensor([[0.6, 0.4], [0.1, 0.9]], dtype=torch.float64)
+        >>> scores = score(3, points)
+        >>> scores.shape, bool(scores[0] > scores[1])
+        (torch.Size([2]), True)
+    """
+    steps = torch.arange(points.shape[-1], device=points.device, dtype=points.dtype)
+    center = 0.5 + 0.12 * torch.cos(math.pi * steps)
+    moved = center + 0.05 * torch.sin(2.4 * agent + steps)
+    distance = (points - moved).square().sum(dim=-1)
+    ripple = torch.cos(12.0 * (points - moved)).mean(dim=-1)
+    return torch.exp(-4.0 * distance) + 0.1 * ripple
