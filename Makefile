@@ -49,6 +49,7 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.dp_gibo
 	$(BIN)/python -m benchmarks.private_release
 	$(BIN)/python -m benchmarks.ldp_bo
+	$(BIN)/python -m benchmarks.dp_fts
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -20,7 +20,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_dp._checks import check_count
-from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    OptimizerStateError,
+)
 from botorch_dp.optimizers.federation import Federation
 from botorch_dp.optimizers.fts_server import DPFTSServer
 from botorch_dp.privacy import Certificate, Ledger
@@ -35,7 +39,7 @@ class FederatedResult:
         certificate: What is guaranteed to every agent, of all broadcasts.
         private_x: Each agent's best point, ``N x D``: private to that agent.
         private_scores: Its score there, ``N``: private to that agent.
-        private_regret_scores: The best score so far of each agent after each step,
+        private_best_so_far: The best score of each agent after each step,
             ``(1 + num_steps) x N``: private to the agents, for measuring.
     """
 
@@ -50,8 +54,8 @@ class DPFTSDE:
     r"""Private federated Thompson sampling with distributed exploration.
 
     Step 0 evaluates initial points, each agent in its own region; every later step one
-    point an agent. After ``num_rounds`` broadcasts nothing more is released, and agents
-    go on by themselves, at no further cost.
+    point an agent. After ``num_rounds`` broadcasts, or when the ledger's cap allows no
+    more, nothing is released, and agents go on by themselves, at no further cost.
 
     Args:
         federation: What all agents and the server agree on.
@@ -130,6 +134,7 @@ class DPFTSDE:
     def _begin(self) -> None:
         self._number = 0  # of the step to be asked for
         self._pending: Tensor | None = None
+        self._exhausted = False
         self._broadcasts: list[Tensor] = []
         self._best: list[Tensor] = []
 
@@ -182,14 +187,18 @@ class DPFTSDE:
             messages = self.agents.messages(self._number)
             if where is not None:
                 messages = messages * where.unsqueeze(-1)
-            self._broadcasts.append(self._release(messages))
+            try:
+                self._broadcasts.append(self._release(messages))
+            except BudgetExceededError:
+                self._exhausted = True  # public: it depends on the number of rounds
         self._pending = None
         self._number += 1
 
     def _will_broadcast(self) -> bool:
         # What is released after the last step would help nobody.
         assert self.server is not None
-        return not self.server.done and self._number < self.num_steps
+        useful = self._number < self.num_steps and not self._exhausted
+        return useful and not self.server.done
 
     def _release(self, private_messages: Tensor) -> Tensor:
         assert self.server is not None

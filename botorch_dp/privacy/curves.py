@@ -30,9 +30,9 @@ _LOG2 = math.log(2.0)
 # Roots are found on logarithmic scales, where this is a relative accuracy.
 _XTOL = 1e-14
 # Below, mu is taken for this much: larger, hence true, and free of cancellation.
-# Beyond it nothing is private, and exponents of mu^2 / 2 have lost their digits.
-_MOST_MU = 1e5
 _LEAST_MU = 1e-10
+# Beyond, nothing is private, and exponents of mu^2 / 2 have lost their digits.
+_MOST_MU = 1e5
 # Below, the logarithm of a moment is lost in the rounding of the moment.
 _LEAST_MOMENT = 1e-6
 _RTOL = 8.9e-16  # the smallest that scipy's brentq takes: 4 machine epsilons

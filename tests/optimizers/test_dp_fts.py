@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from botorch_dp import DPFTSDE, Federation, Ledger
+from botorch_dp import DPFTSDE, ApproxDP, Federation, Ledger
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers import FTSDE, ThompsonSampling
 
@@ -60,6 +60,12 @@ class TestRun:
         opt = make(num_rounds=3)
         result = opt.run(scores, progress=False)
         assert len(result.broadcasts) == result.certificate.num_releases == 3
+        assert len(result.private_best_so_far) == 7
+
+    def test_agents_go_on_when_the_budget_is_spent(self):
+        ledger = Ledger(cap=ApproxDP(30.0, 1e-3))
+        result = make(ledger=ledger).run(scores, progress=False)
+        assert 0 < len(result.broadcasts) == len(ledger) < 6
         assert len(result.private_best_so_far) == 7
 
     def test_agents_see_broadcasts_only(self):
