@@ -83,7 +83,7 @@ class _FixedSurrogate(GradientSurrogate):
     @property
     def points(self) -> Tensor:
         """Where to evaluate, ``batch_shape x M x p``: the same for all of the batch."""
-        points = self._points.to(self._dtype)
+        points = self._points.to(self._dtype, copy=True)  # nobody's to change
         return points.expand(*self._shape[:-1], *points.shape)
 
     @property

@@ -380,6 +380,7 @@ class PaddedDictionary:
         self._check("mask", mask, *shape, slots, dtype=torch.bool)
         self._check("inverse", inverse, *shape, slots, slots)
         self._check_finite("points", points)
+        self._check_finite("inverse", inverse)
         self._points = self._flat(points).clone()
         self._mask = self._flat(mask).clone()
         self._inverse = self._flat(inverse).clone()

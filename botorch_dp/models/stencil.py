@@ -86,6 +86,10 @@ class Stencil(GradientSurrogate):
 
     def update(self, x: Tensor) -> None:
         """Move to ``x``, a ``batch_shape x d`` tensor, in its own precision."""
+        if x.shape != self._shape:
+            raise InvalidArgumentError(
+                f"x must have shape {tuple(self._shape)}, got {tuple(x.shape)}."
+            )
         self._move(x)
 
     def gradient(self, losses: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 r"""Averages of iterates in constant memory: steadier than the last one under noise."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,7 +96,18 @@ class IterateAverage:
             raise InvalidArgumentError(
                 f"state_dict must be of an average of shape {tuple(self._last.shape)}."
             )
+        before, since = map(float, state_dict["weights"])
+        count = int(state_dict["count"])
+        weighed = self.kind == "last" or count == 0 or before + since > 0
+        if not (
+            weighed and min(before, since, count) >= 0 and before + since < math.inf
+        ):
+            raise InvalidArgumentError(
+                f"state_dict must have weights, got {before!r} and {since!r}."
+            )
+        if not all(tensor.isfinite().all() for tensor in tensors):
+            raise InvalidArgumentError("state_dict must be finite.")
         self._last = tensors[0].to(self._last)
         self._before, self._since = (t.to(self._since) for t in tensors[1:])
-        self._before_weight, self._since_weight = map(float, state_dict["weights"])
-        self._count = int(state_dict["count"])
+        self._before_weight, self._since_weight = before, since
+        self._count = count

@@ -26,11 +26,11 @@ from botorch_dp.models.gradient_surrogate import GradientSurrogate
 from botorch_dp.optimizers.base import OptimizationResult, Step
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.ldp_client import LOCAL_ASSUMPTIONS
-from botorch_dp.optimizers.ldp_server import LDPBOServer
+from botorch_dp.optimizers.ldp_server import LDPBOServer, check_start
 from botorch_dp.optimizers.local_release import LocalRelease
 from botorch_dp.optimizers.one_answer_each import OneAnswerEach
 from botorch_dp.optimizers.step_schedules import StepSchedule
-from botorch_dp.privacy import Certificate, Guarantee, SecureNoise
+from botorch_dp.privacy import ApproxDP, Certificate, Guarantee, SecureNoise
 
 Guarantees = Guarantee | Callable[[int], Guarantee]
 _LONGEST_HISTORY = 512
@@ -100,7 +100,7 @@ class LDPBO:
         radius: float | None = None,
         step: StepSchedule | None = None,
         mode: str = "stencil",
-        half_width: float = 0.2,
+        half_width: float | None = None,
         kappa: float | None = None,
         kernel: Kernel | None = None,
         average: str = "suffix",
@@ -110,6 +110,12 @@ class LDPBO:
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
     ) -> None:
+        check_start(initial_x)
+        if not isinstance(guarantee, Guarantee) and not callable(guarantee):
+            raise InvalidArgumentError(
+                "guarantee must be a PureDP, ApproxDP, GDP or RDP, or a function from "
+                f"a user's number to one, got {guarantee!r}."
+            )
         self._guarantee = guarantee
         make = functools.partial(
             LocalRelease,
@@ -205,9 +211,9 @@ class LDPBO:
             num_steps: How many.
             progress: Whether to show a progress bar.
             checkpoint: A file that is written every so many steps. If it exists, the
-                run goes on from there until there were ``num_steps`` in all. After a
-                crash, users who may have answered since are not asked again: their
-                messages are lost.
+                run goes on from there until there were ``num_steps`` in all. If the
+                process was killed, users who may have answered since are not asked
+                again: their messages are lost, and the stream needs so many users more.
             checkpoint_every: How many steps.
         """
         check_count("num_steps", num_steps)
@@ -227,8 +233,13 @@ class LDPBO:
                 count = min(checkpoint_every, last - self.num_steps)
                 if checkpoint is not None:
                     self._write(checkpoint, ahead=count)
-                for _ in range(count):
-                    self._visit(stream)
+                try:
+                    for _ in range(count):
+                        self._visit(stream)
+                except BaseException:  # an interruption loses nobody's answer
+                    if checkpoint is not None:
+                        self._write(checkpoint, ahead=0)
+                    raise
                 bar.update(count)
         if checkpoint is not None:
             self._write(checkpoint, ahead=0)
@@ -283,15 +294,22 @@ class LDPBO:
 
     def certificate(self) -> Certificate:
         """Return what is guaranteed to every user: to the worst off among them."""
+        if self.num_steps > self.num_asked:
+            raise OptimizerStateError(
+                f"The server has taken {self.num_steps} steps with {self.num_asked} "
+                "answers: its state is of another run, of which nothing is known."
+            )
         replications = self.x.shape[:-1].numel()
+        deltas = [1e-3, 1e-5, 1e-7]
+        if isinstance(self._guarantee, ApproxDP):
+            deltas.append(self._guarantee.delta)
         each = (
             ()
             if replications == 1
             else (f"in each of {replications} replications by itself",)
         )
-        return Certificate.from_ledger(
-            self._spent.ledger(),
-            unit="user",
+        return self._spent.certificate(
+            deltas=sorted(set(deltas), reverse=True),
             assumptions=(
                 *LOCAL_ASSUMPTIONS,
                 "every user answers once; of users with different guarantees, the "
@@ -313,7 +331,7 @@ class LDPBO:
             "method": self.name,
             "clip_norm": first.clip_norm,
             "mechanism": first.kind,
-            "guarantee": (
+            "asked for": (
                 repr(guarantee)
                 if isinstance(guarantee, Guarantee)
                 else "a function of the user's number"
@@ -326,7 +344,6 @@ class LDPBO:
             "settings": self.settings(),
             "server": self.server.state_dict(),
             "spent": self._spent.state_dict(),
-            "num_asked": self.num_asked,
             "history": [vars(step) for step in self._history],
             "stride": self._stride,
         }
@@ -337,44 +354,42 @@ class LDPBO:
         Raises:
             OptimizerStateError: If it is not such a state; nothing is changed then.
         """
-        state = copy.deepcopy(dict(state_dict))
         try:
+            state = copy.deepcopy(dict(state_dict))
             theirs, ours = state["settings"], self.settings()
             for key in ours:
                 if theirs[key] != ours[key]:
                     raise ValueError(f"{key}={theirs[key]!r} there, {ours[key]!r} here")
             spent = OneAnswerEach.from_state_dict(state["spent"])
-            num_asked = check_count("num_asked", state["num_asked"], minimum=0)
             stride = check_count("stride", state["stride"])
             steps = int(state["server"]["num_steps"])
-            if not steps <= spent.num_users <= num_asked:
-                raise ValueError(
-                    f"{steps} steps of {spent.num_users} answers of {num_asked} users"
-                )
+            if steps > spent.num_users:
+                raise ValueError(f"{steps} steps with {spent.num_users} answers")
             history = [
                 Step(**{**step, "x": step["x"].to(self.x)}) for step in state["history"]
             ]
             if any(step.x.shape != self.x.shape for step in history):
                 raise ValueError("a history of another shape")
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except Exception as error:
             raise OptimizerStateError(
                 f"state_dict is not one of {type(self).__name__}: {error!r}."
             ) from error
         self.server.load_state_dict(state["server"])
-        already = self.num_asked
-        # Whoever may have answered since has paid, here or before a crash.
-        for user in range(spent.num_users + 1, num_asked + 1):
-            self._release_of(user).charge(spent, size=self.x.shape[-1])
-        spent.merge(self._spent)
         # Seeded noise goes on where it was, so that none is used twice.
-        for user in range(already + 1, spent.num_users + 1):
-            self._release_of(user).skip(self.x)
+        spent.merge(self._spent)
+        for _ in range(self.num_asked, spent.num_users):
+            self._release_of(1).skip(self.x)
         self._spent, self._history, self._stride = spent, history, stride
 
     def _write(self, path: str | os.PathLike[str], ahead: int) -> None:
-        """Write the state, with the users who will be asked before the next one."""
-        state = self.state_dict()
-        state["num_asked"] += ahead
+        """Write the state, and that the next users were asked before the next one.
+
+        Should the process be killed, they may have answered, and have paid.
+        """
+        state, spent = self.state_dict(), self._spent.copy()
+        for user in range(self.num_asked + 1, self.num_asked + ahead + 1):
+            self._release_of(user).charge(spent, size=self.x.shape[-1])
+        state["spent"] = spent.state_dict()
         write_checkpoint(path, state)
 
     def _check(self, name: str, value: Tensor, shape: torch.Size) -> None:

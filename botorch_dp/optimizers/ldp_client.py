@@ -27,8 +27,10 @@ class LDPBOClient:
     For a query with points D and weights W it evaluates its own losses at D, multiplies
     (:math:`g = W \ell`), clips g to norm B, charges its own ledger, adds noise. In this
     order: whatever D and W a server sends, g has norm at most B, and what is sent costs
-    what was charged. Numbers that are not finite, in the query or in the losses, count
-    as a gradient of zero, to which noise is added all the same.
+    what was charged. Numbers that are not finite, in the query or in the losses, and a
+    loss that raises an exception count as a gradient of zero, to which noise is added
+    all the same: whether any of this happens is private. (So try a loss by hand first.)
+    When the budget is spent the loss is not even called.
 
     The same query again gets the same answer again, at no cost: it may have been lost.
 
@@ -89,6 +91,12 @@ class LDPBOClient:
             secure=secure,
         )
         self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
+        if not len(self.ledger) and not self._release.fits(self.ledger, size=1):
+            raise InvalidArgumentError(
+                f"ledger must have a cap that allows one answer: {self.ledger.cap!r} "
+                f"does not allow what {mechanism!r} noise for {guarantee!r} really "
+                f"costs, with secure={secure!r}."
+            )
         self._answered: tuple[bytes, Answer] | None = None
 
     @property
@@ -113,6 +121,7 @@ class LDPBOClient:
             return self._answered[1]
         # Read from bytes, always: double precision on the CPU, whoever asks.
         asked = Query.from_bytes(query)
+        self._release.check_budget(self.ledger, size=len(asked.x))
         gradient = asked.gradient(self._private_losses(asked.evaluation_points))
         noised = self._release(gradient, ledger=self.ledger)
         answer = Answer(asked.run, asked.step, noised)
@@ -124,7 +133,11 @@ class LDPBOClient:
         finite = bool(points.isfinite().all())
         if not finite:
             return points.new_full((len(points),), torch.nan)
-        losses = check_private_tensor("losses", self._losses(points))
+        try:
+            losses = self._losses(points)
+        except Exception:  # a release, if it got out: it may depend on the record
+            return points.new_full((len(points),), torch.nan)
+        check_private_tensor("losses", losses)
         if losses.shape != (len(points),):
             raise InvalidArgumentError(
                 f"losses must return {len(points)} numbers, one for each point, got "
@@ -143,6 +156,6 @@ class LDPBOClient:
                 "mechanism": self._release.kind,
                 "clip_norm": self._release.clip_norm,
                 "noise_std": self.noise_std,
-                "each answer": repr(self._release.guarantee),
+                "asked for, each answer": repr(self._release.guarantee),
             },
         )

@@ -21,6 +21,7 @@ A query holds public values only. An answer is the release of a mechanism. Neith
 signed or encrypted: use a channel that is.
 """
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -62,6 +63,7 @@ class Query:
     def __post_init__(self) -> None:
         _check_run(self.run)
         check_count("step", self.step)
+        _check_tensors(x=self.x, points=self.points, weights=self.weights)
         if self.x.dim() != 1 or not 1 <= self.x.shape[0] < 2**32:
             raise InvalidArgumentError(
                 f"x must be a p tensor, got shape {tuple(self.x.shape)}."
@@ -74,6 +76,11 @@ class Query:
             )
         check_nonnegative("half_width", self.half_width)
         if self.points is None or self.weights is None:
+            if 16 * len(self.x) ** 2 > MAX_BYTES:  # of its points
+                raise InvalidArgumentError(
+                    f"x must have at most {math.isqrt(MAX_BYTES // 16)} numbers for a "
+                    f"stencil, got {len(self.x)}."
+                )
             return
         p = self.x.shape[0]
         if self.points.dim() != 2 or self.points.shape[1] != p or not len(self.points):
@@ -162,6 +169,7 @@ class Answer:
     def __post_init__(self) -> None:
         _check_run(self.run)
         check_count("step", self.step)
+        _check_tensors(gradient=self.gradient)
         if self.gradient.dim() != 1 or not len(self.gradient):
             raise InvalidArgumentError(
                 f"gradient must be a p tensor, got shape {tuple(self.gradient.shape)}."
@@ -237,6 +245,16 @@ def _check_size(found: int, expected: int) -> None:
         raise MessageError(
             f"The message must hold {expected} numbers by its header, got {found}."
         )
+
+
+def _check_tensors(**values: Tensor | None) -> None:
+    for name, value in values.items():
+        if value is not None and not (
+            isinstance(value, Tensor) and value.is_floating_point()
+        ):
+            raise InvalidArgumentError(
+                f"{name} must be a tensor of real numbers, got {value!r}."
+            )
 
 
 def _check_run(run: bytes) -> None:

@@ -10,6 +10,8 @@ References:
 """
 
 import copy
+import hashlib
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count
+from botorch_dp._checks import check_choice, check_count, check_positive
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -57,7 +59,7 @@ class LDPBOServer:
             ``"swc"``: a compressed dictionary of about p + 1 points, see
             :class:`CompressedSurrogate`; ``"swc-literal"``: the paper's compression,
             which may collapse.
-        half_width: Of the stencil.
+        half_width: Of the stencil; 0.2 by default.
         kappa: The compression budget of a dictionary; 0.1 by default, 0.2 above 10
             dimensions.
         kernel: Of a dictionary, with fixed hyperparameters.
@@ -66,6 +68,9 @@ class LDPBOServer:
         half_life: In steps, of the exponential average.
         bounds: A ``2 x p`` box to stay in; none by default.
         max_staleness: How many steps late an answer may come.
+        max_norm: Refuse answers longer than this. An honest one is hardly ever longer
+            than ``clip_norm + 6 * noise_std * sqrt(p)``; without a limit a single user
+            can carry the parameter anywhere.
         surrogate: One's own choice of points, in place of ``mode``.
 
     Example:
@@ -85,30 +90,52 @@ class LDPBOServer:
         *,
         step: StepSchedule,
         mode: str = "stencil",
-        half_width: float = 0.2,
+        half_width: float | None = None,
         kappa: float | None = None,
         kernel: Kernel | None = None,
         average: str = "suffix",
         half_life: float | None = None,
         bounds: Tensor | None = None,
         max_staleness: int = 0,
+        max_norm: float | None = None,
         surrogate: GradientSurrogate | None = None,
     ) -> None:
-        self._x = _check_start(initial_x)
+        self._x = check_start(initial_x)
         self.bounds = None if bounds is None else _check_box(bounds, self._x)
         if not isinstance(step, StepSchedule):
             raise InvalidArgumentError(f"step must be a StepSchedule, got {step!r}.")
         self.step = step
         self.mode = check_choice("mode", mode, MODES)
+        if surrogate is not None:
+            self.mode = "custom"
+        not_for_it = {
+            "stencil": {"kappa": kappa, "kernel": kernel},
+            "custom": {"kappa": kappa, "kernel": kernel, "half_width": half_width},
+        }.get(self.mode, {"half_width": half_width})
+        for name, value in not_for_it.items():
+            if value is not None:
+                raise InvalidArgumentError(
+                    f"{name} is of no use with mode={self.mode!r}, got {value!r}."
+                )
         self.max_staleness = check_count("max_staleness", max_staleness, minimum=0)
+        self.max_norm = (
+            None if max_norm is None else check_positive("max_norm", max_norm)
+        )
+        self._recent: list[str] = []  # digests of answers that could come once more
         self._average = IterateAverage(average, self._x, half_life=half_life)
         self._surrogate: GradientSurrogate
         if surrogate is not None:
+            if not isinstance(surrogate, GradientSurrogate):
+                raise InvalidArgumentError(
+                    f"surrogate must be a GradientSurrogate, got {surrogate!r}."
+                )
             self._surrogate = surrogate
             self._surrogate.update(self._x)
         elif mode == "stencil":
             self._surrogate = Stencil(
-                self._x, half_width=half_width, bounds=self.bounds
+                self._x,
+                half_width=0.2 if half_width is None else half_width,
+                bounds=self.bounds,
             )
         else:
             if kappa is None:
@@ -183,9 +210,22 @@ class LDPBOServer:
                 f"The answer must have {self._x.shape[-1]} numbers, got "
                 f"{len(answer.gradient)}."
             )
-        if not answer.gradient.isfinite().all():
-            raise MessageError("The answer must be finite: no honest user sends that.")
-        self.follow(answer.gradient.to(self._x))
+        gradient = answer.gradient.detach().to(self._x)
+        longest = math.inf if self.max_norm is None else self.max_norm
+        if (
+            not float(gradient.norm()) <= longest
+            or not self._next(gradient).isfinite().all()
+        ):
+            raise MessageError(
+                "The answer must be finite, and no longer than max_norm="
+                f"{self.max_norm}: no honest user sends that."
+            )
+        digest = hashlib.sha256(answer.to_bytes()).hexdigest()
+        if digest in self._recent:
+            raise MessageError("The answer was followed before.")
+        self.follow(gradient)
+        # Later ones are too late by then.
+        self._recent = [*self._recent, digest][-(self.max_staleness + 1) :]
 
     def visit(self, client: LDPBOClient) -> bool:
         """Ask a client in this process, through bytes as over a network.
@@ -206,11 +246,15 @@ class LDPBOServer:
         It is public, and so is everything that follows from it: Algorithm 1, line 11,
         then lines 6 and 7 for the next user.
         """
+        x = self._next(gradient)
+        self._surrogate.update(x)  # the one thing that may raise, and change nothing
         self._num_steps += 1
-        x = self._x - self.step(self._num_steps) * gradient
-        self._x = x if self.bounds is None else x.clamp(*self.bounds)
-        self._average.update(self._x)
-        self._surrogate.update(self._x)
+        self._x = x
+        self._average.update(x)
+
+    def _next(self, gradient: Tensor) -> Tensor:
+        x = self._x - self.step(self._num_steps + 1) * gradient
+        return x if self.bounds is None else x.clamp(*self.bounds)
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -223,6 +267,8 @@ class LDPBOServer:
             "average": self._average.kind,
             "half_life": self._average.half_life,
             "bounds": None if self.bounds is None else self.bounds.tolist(),
+            "max_staleness": self.max_staleness,
+            "max_norm": self.max_norm,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -232,6 +278,7 @@ class LDPBOServer:
             "settings": self.settings(),
             "run": self.run.hex(),
             "num_steps": self._num_steps,
+            "recent": list(self._recent),
             "x": self._x.clone(),
             "average": self._average.state_dict(),
             "surrogate": self._surrogate.state_dict(),
@@ -246,7 +293,7 @@ class LDPBOServer:
         before = self.state_dict()
         try:
             self._restore(copy.deepcopy(dict(state_dict)))
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever a broken state may raise
             self._restore(before)
             raise OptimizerStateError(
                 f"state_dict is not one of {type(self).__name__}: {error!r}."
@@ -262,11 +309,17 @@ class LDPBOServer:
         x, run = state["x"].to(self._x), bytes.fromhex(state["run"])
         if x.shape != self._x.shape or not x.isfinite().all() or len(run) != 16:
             raise ValueError("a parameter or a run of another form")
-        self._num_steps = check_count("num_steps", state["num_steps"], minimum=0)
+        number = check_count("num_steps", state["num_steps"], minimum=0)
+        if state["average"]["count"] != number:
+            raise ValueError("an average of another number of steps")
         self._average.load_state_dict(state["average"])
-        self._x, self.run = x, run
+        self._num_steps, self._x, self.run = number, x, run
+        self._recent = [str(digest) for digest in state["recent"]]
         self._surrogate.update(x)
         self._surrogate.load_state_dict(state["surrogate"])
+        theirs = self._surrogate.state_dict().get("x")
+        if theirs is not None and not torch.equal(theirs.reshape(x.shape).to(x), x):
+            raise ValueError("a dictionary of another parameter")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, which a crash leaves whole."""
@@ -277,7 +330,8 @@ class LDPBOServer:
         self.load_state_dict(read_checkpoint(path, self._x.device))
 
 
-def _check_start(initial_x: Tensor) -> Tensor:
+def check_start(initial_x: Tensor) -> Tensor:
+    """Return a copy of the start if it is one."""
     if not isinstance(initial_x, Tensor) or initial_x.dtype not in (
         torch.float32,
         torch.float64,

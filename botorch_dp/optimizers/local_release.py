@@ -19,13 +19,18 @@ import torch
 from torch import Tensor
 
 from botorch_dp._checks import check_choice, check_positive
-from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    WeakGuaranteeWarning,
+)
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
     GaussianMechanism,
     Guarantee,
     LaplaceMechanism,
+    Ledger,
     SecureNoise,
     SeededNoise,
     classical_gaussian_noise_std,
@@ -120,6 +125,18 @@ class LocalRelease:
         """
         clipped = clip_rows(private_gradients, self.clip_norm, norm=self._norm)
         return self._mechanism.release(clipped, ledger=ledger, batch_dims=batch_dims)
+
+    def fits(self, ledger: Ledger, *, size: int) -> bool:
+        """Return whether the ledger allows one more message of ``size`` numbers."""
+        return ledger.allows(self._mechanism.event(size))
+
+    def check_budget(self, ledger: Ledger, *, size: int) -> None:
+        """Raise unless the ledger allows one more message of ``size`` numbers."""
+        if not self.fits(ledger, size=size):
+            raise BudgetExceededError(
+                f"Another message would pass the cap {ledger.cap!r}: nothing was "
+                "evaluated, recorded or drawn."
+            )
 
     def charge(self, ledger: Chargeable, *, size: int) -> None:
         """Charge a message of ``size`` numbers that is not sent, or was and is lost."""

@@ -43,7 +43,7 @@ class LDPSGD(LDPBO):
 
     def ask(self) -> Tensor:
         """Return where the next user has to take its gradient, ``batch_shape x p``."""
-        return self.x
+        return self.x.clone()  # what a user does to it stays with the user
 
     def tell(self, losses: Tensor) -> None:
         """Take a step with the next user, who is never asked again.
@@ -56,7 +56,7 @@ class LDPSGD(LDPBO):
 
     def _visit(self, stream: Stream) -> None:
         stream = cast(GradientStream, stream)
-        self.tell(stream.gradients(self.num_asked + 1, self.x))
+        self.tell(stream.gradients(self.num_asked + 1, self.ask()))
 
 
 class _NotPrivate(LDPBO):
@@ -76,7 +76,7 @@ class _NotPrivate(LDPBO):
 
     def certificate(self) -> Certificate:
         """Return that nothing is guaranteed."""
-        hidden = ("bounds", "clip_norm", "mechanism", "guarantee")
+        hidden = ("bounds", "clip_norm", "mechanism", "asked for")
         return Certificate.not_private(
             f"{self.name} follows users' gradients without noise",
             parameters={k: v for k, v in self.settings().items() if k not in hidden},

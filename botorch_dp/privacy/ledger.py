@@ -180,6 +180,12 @@ class Ledger:
                 raise
             return self._entries[number - 1]
 
+    def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
+        """Return whether :meth:`charge` would accept this now, without charging it."""
+        if self._cap is None:
+            return True
+        return self.accountant().plus(event, count).within(self._cap)
+
     def accountant(self) -> PrivacyAccountant:
         """Return a new accountant that has composed every charge."""
         return accountant_of(self.entries)

@@ -63,8 +63,8 @@ class TestRun:
         assert len(result.private_best_so_far) == 7
 
     def test_agents_go_on_when_the_budget_is_spent(self):
-        ledger = Ledger(cap=ApproxDP(30.0, 1e-3))
-        result = make(ledger=ledger).run(scores, progress=False)
+        ledger = Ledger(cap=ApproxDP(5.0, 1e-3))
+        result = make(ledger=ledger, noise_multiplier=1.0).run(scores, progress=False)
         assert 0 < len(result.broadcasts) == len(ledger) < 6
         assert len(result.private_best_so_far) == 7
 

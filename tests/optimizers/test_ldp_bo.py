@@ -11,15 +11,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from botorch_dp import GDP, LDPBO, LDPSGD, ApproxDP, LDPBOClient, StepSchedule
+from botorch_dp import GDP, LDPBO, LDPSGD, ApproxDP, LDPBOClient, Ledger, StepSchedule
 from botorch_dp.exceptions import (
     InvalidArgumentError,
     OptimizerStateError,
     WeakGuaranteeWarning,
 )
+from botorch_dp.models import NystromSurrogate, Stencil
 from botorch_dp.optimizers import OnlineBO, OnlineSGD
 from botorch_dp.optimizers.one_answer_each import OneAnswerEach
-from botorch_dp.privacy import GaussianEvent, audit_mu
+from botorch_dp.privacy import GaussianEvent, ZCDPEvent, audit_mu
 
 from .problems import DOUBLE, same_state, seeded
 
@@ -134,7 +135,7 @@ class TestGuarantees:
         assert opt.certificate().guarantee.mu == pytest.approx(3.0)  # the weakest
         stds = [step.noise_std for step in opt.history[:3]]
         assert stds == pytest.approx([4.0 / 2.0, 4.0 / 3.0, 4.0])
-        assert "function" in opt.settings()["guarantee"]
+        assert "function" in opt.settings()["asked for"]
 
     def test_noise_is_each_users_own(self):
         opt = make(guarantee=lambda user: GDP(1e-3 if user == 2 else 1e6))
@@ -238,10 +239,12 @@ class TestState:
         good, before = opt.state_dict(), opt.state_dict()
         bad = [
             {},
-            {**good, "num_asked": 3},
-            {**good, "num_asked": -1},
-            {**good, "spent": {"num_users": 0, "worst": None}},
-            {**good, "spent": {"num_users": 5, "worst": None}},
+            None,
+            {**good, "spent": {"num_users": 0, "worst": [], "noise": []}},
+            {**good, "spent": {"num_users": 5, "worst": [], "noise": []}},
+            {**good, "spent": {**good["spent"], "num_users": 4}},
+            {**good, "spent": {**good["spent"], "noise": ["white"]}},
+            {**good, "spent": {**good["spent"], "worst": [{"type": "nothing"}]}},
             {**good, "stride": 0},
             {**good, "history": [{}]},
             {**good, "server": {}},
@@ -254,6 +257,63 @@ class TestState:
             with pytest.raises(OptimizerStateError, match="state_dict is not one of"):
                 opt.load_state_dict(state)
             assert same_state(opt.state_dict(), before)
+
+    def test_interrupted(self, tmp_path):
+        """An exception in the stream loses no step and no user."""
+
+        class Breaks(Means):
+            def losses(self, step, X):
+                if step == 13 and not self.mended:
+                    raise KeyboardInterrupt
+                return super().losses(step, X)
+
+        stream, path = Breaks(), tmp_path / "run"
+        stream.mended = False
+        opt = make()
+        with pytest.raises(KeyboardInterrupt):
+            opt.run(stream, 30, progress=False, checkpoint=path)
+        stream.mended = True
+        result = opt.run(stream, 30, progress=False, checkpoint=path)
+        assert stream.seen == list(range(1, 31))
+        whole = make().run(Means(), 30, progress=False)
+        assert torch.equal(result.average, whole.average)
+
+    def test_lost_users_paid_what_they_were_promised(self, tmp_path):
+        """Not what the optimizer that goes on would have given them."""
+        step = StepSchedule(0.1)
+        first = make(guarantee=lambda user: GDP(5.0), step=step)
+        first.run(Means(), 10, progress=False)
+        first._write(tmp_path / "run", ahead=7)  # and the process is killed
+        second = make(guarantee=lambda user: GDP(0.1), generator=None, step=step)
+        second.run(Means(), 12, progress=False, checkpoint=tmp_path / "run")
+        assert second.num_asked == 10 + 7 + 2
+        certificate = second.certificate()
+        assert certificate.guarantee == GDP(5.0)
+        assert certificate.for_experiments_only
+
+    def test_noise_of_every_user_is_named(self, tmp_path):
+        """Exact noise for some users is not exact noise for all."""
+        path, guarantee = tmp_path / "run", ApproxDP(1.0, 1e-5)
+        x = torch.zeros(P, **DOUBLE)
+        stream = Alone(Means())
+        secure = LDPBO(x, guarantee, 2.0, secure=True, step=StepSchedule(0.1))
+        secure.run(stream, 3, progress=False, checkpoint=path)
+        assert secure.certificate().noise == ("secure",)
+        other = LDPBO(x, guarantee, 2.0, step=StepSchedule(0.1))
+        other.run(stream, 6, progress=False, checkpoint=path)
+        certificate = other.certificate()
+        assert certificate.noise == ("secure", "system")
+        assert certificate.guarantee is None
+        assert certificate.epsilons[1e-5] == pytest.approx(1.0, abs=1e-6)
+
+    def test_a_server_from_elsewhere_is_not_certified(self):
+        opt = make()
+        opt.run(Means(), 2, progress=False)
+        other = OnlineBO(torch.zeros(R, P, **DOUBLE), step=opt.server.step)
+        other.run(Means(), 5, progress=False)
+        opt.server.load_state_dict(other.server.state_dict())
+        with pytest.raises(OptimizerStateError, match="5 steps with 2 answers"):
+            opt.certificate()
 
     def test_checkpoint(self, tmp_path):
         path = tmp_path / "run"
@@ -308,20 +368,55 @@ class TestState:
         assert opt.certificate().guarantee.mu == pytest.approx(3.0)
 
 
+class Alone:
+    """The first replication of a stream."""
+
+    def __init__(self, stream):
+        self.records = stream.records[:, 0]
+
+    def losses(self, step, X):
+        return (X - self.records[step - 1]).square().sum(dim=-1) / 2
+
+
 class TestOneAnswerEach:
-    def test_worst_of_different_kinds_of_order(self):
+    @pytest.mark.parametrize("scale", [1.0, 1e-8, 1e7])
+    def test_the_worst_of_each_kind(self, scale):
         spent = OneAnswerEach()
         for multiplier in (1.0, 0.5, 2.0):
-            spent.charge(GaussianEvent(multiplier), count=7, noise="seeded")
+            spent.charge(GaussianEvent(multiplier / scale), count=7, noise="seeded")
         assert spent.num_users == 3
-        assert spent.ledger().accountant().to_gdp() == GDP(2.0)
+        assert spent.certificate().guarantee == GDP(2.0 * scale)
+        spent.charge(ZCDPEvent(0.5), noise="secure")
+        spent.charge(ZCDPEvent(0.1), noise="secure")
+        certificate = spent.certificate()
+        assert certificate.guarantee is None
+        assert certificate.noise == ("secure", "seeded")
+        exact = [GDP(2.0 * scale).epsilon(1e-5), zcdp_epsilon(0.5)]
+        assert certificate.epsilons[1e-5] == pytest.approx(max(exact), rel=1e-6)
         again = OneAnswerEach.from_state_dict(spent.state_dict())
         assert again.state_dict() == spent.state_dict()
 
+    def test_merging_forgets_nothing(self):
+        ours, other = OneAnswerEach(), OneAnswerEach()
+        ours.charge(GaussianEvent(1.0))
+        for noise, multiplier in (("seeded", 3.0), ("system", 0.5)):
+            other.charge(GaussianEvent(multiplier), noise=noise)
+        ours.merge(other)
+        assert ours.num_users == 2
+        assert ours.certificate().guarantee == GDP(2.0)
+        assert ours.certificate().for_experiments_only
+
     def test_nobody(self):
-        assert len(OneAnswerEach().ledger()) == 0
         state = OneAnswerEach().state_dict()
         assert OneAnswerEach.from_state_dict(state).num_users == 0
+        with pytest.raises(InvalidArgumentError, match="at least one charge"):
+            OneAnswerEach().certificate()
+
+
+def zcdp_epsilon(rho):
+    ledger = Ledger()
+    ledger.charge(ZCDPEvent(rho))
+    return ledger.spent(1e-5)
 
 
 class TestBaselines:
@@ -364,12 +459,39 @@ class TestRefuses:
     def test_arguments(self):
         with pytest.raises(InvalidArgumentError, match="exclude each other"):
             make(radius=1.0, step=StepSchedule(0.1))
-        with pytest.raises(InvalidArgumentError, match="guarantee must be"):
-            LDPBO(torch.zeros(P, **DOUBLE), 1.0, 1.0)
+        x = torch.zeros(P, **DOUBLE)
+        for guarantee in (1.0, {}, None):
+            with pytest.raises(InvalidArgumentError, match="guarantee must be a Pure"):
+                LDPBO(x, guarantee, 1.0)
+        with pytest.raises(InvalidArgumentError, match="initial_x must be a tensor"):
+            LDPBO([0.0], GDP(1.0), 1.0)
+        with pytest.raises(InvalidArgumentError, match="surrogate must be"):
+            make(surrogate=5)
+        with pytest.raises(InvalidArgumentError, match="x must have shape"):
+            make(surrogate=Stencil(torch.zeros(R, P + 1, **DOUBLE)))
+        with pytest.raises(InvalidArgumentError, match="kappa is of no use"):
+            make(kappa=0.1)
+        with pytest.raises(InvalidArgumentError, match="half_width is of no use"):
+            make(mode="swc", half_width=0.1)
         with pytest.raises(InvalidArgumentError, match="num_steps"):
             make().run(Means(), 0)
         with pytest.raises(OptimizerStateError, match="No step has been taken"):
             make().result()
+
+    @pytest.mark.parametrize("kind", ["stencil", "swc", "nystrom", "sgd"])
+    def test_what_a_user_does_to_its_query_stays_with_the_user(self, kind):
+        x = torch.zeros(P, **DOUBLE)
+        cls, kwargs = LDPBO, {"mode": kind}
+        if kind == "nystrom":
+            kwargs = {"surrogate": NystromSurrogate(x)}
+        if kind == "sgd":
+            cls, kwargs = LDPSGD, {}
+        opt = cls(x, GDP(1e-3), 1e-9, step=StepSchedule(1e-12), **kwargs)
+        before = opt.server.state_dict(), opt.server.surrogate.points.clone()
+        query = opt.ask()
+        query -= 3.0  # a record
+        assert same_state(opt.server.state_dict(), before[0])
+        assert torch.equal(opt.server.surrogate.points, before[1])
 
     def test_hostile_losses_move_no_further_than_the_bound(self):
         for value in (float("nan"), float("inf"), 1e308):

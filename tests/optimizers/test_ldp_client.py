@@ -96,7 +96,41 @@ class TestAnswer:
         assert client().answer(query(x=x)).gradient.dtype == torch.float64
 
 
+class TestExceptions:
+    """Whether a loss raises may depend on the record: nobody is to see it."""
+
+    def test_a_loss_that_raises_is_answered_like_any_other(self):
+        def losses(X):
+            raise ValueError("the record is 0.3")
+
+        broken, quiet = client(losses), client(slope_losses([0.0] * P))
+        answers = [user.answer(query()).gradient for user in (broken, quiet)]
+        assert torch.equal(*answers)  # noise on zero, from the same seed
+        assert len(broken.ledger) == len(quiet.ledger) == 1
+
+    def test_a_spent_budget_is_an_end_of_evaluations(self):
+        calls = []
+        user = client(lambda X: calls.append(1) or X.sum(dim=-1))
+        user.answer(query(1))
+        for step in range(2, 5):
+            with pytest.raises(BudgetExceededError, match="nothing was evaluated"):
+                user.answer(query(step))
+        assert len(calls) == 1
+
+
 class TestRefuses:
+    @pytest.mark.parametrize(
+        ("guarantee", "kwargs"),
+        [
+            (GDP(1.0), {"secure": True}),  # discrete noise is not proven to be GDP
+            (ApproxDP(10.0, 1e-5), {"mechanism": "classical"}),  # gives 10.39
+            (RDP(300.0, 0.5), {"mechanism": "laplace"}),
+        ],
+    )
+    def test_a_client_that_could_never_answer(self, guarantee, kwargs):
+        with pytest.raises(InvalidArgumentError, match="allows one answer"):
+            LDPBOClient(slope_losses([0.0]), guarantee, B, **kwargs)
+
     @pytest.mark.parametrize("shape", [(5,), (6, 1), ()])
     def test_losses_of_the_wrong_length(self, shape):
         user = client(lambda X: X.new_zeros(shape))

@@ -139,7 +139,13 @@ class TestDamaged:
             Query.from_bytes(bytes(MAX_BYTES + 1))
         big = torch.zeros(1, **DOUBLE).expand(MAX_BYTES // 8 + 1)
         with pytest.raises(MessageError, match="more than"):
-            Query(RUN, 1, big, 0.1).to_bytes()
+            Answer(RUN, 1, big).to_bytes()
+
+    def test_a_small_message_that_asks_for_a_large_stencil(self):
+        message = bytearray(Query(RUN, 1, torch.zeros(2048, **DOUBLE), 0.1).to_bytes())
+        message[32:36] = struct.pack("<I", 2049)
+        with pytest.raises(MessageError, match="at most 2048 numbers for a stencil"):
+            Query.from_bytes(bytes(message) + bytes(8))
 
     def test_not_bytes(self):
         with pytest.raises(MessageError, match="must be bytes, got str"):
@@ -169,5 +175,9 @@ class TestRefuses:
             Query(b"short", 1, x, 0.1)
         with pytest.raises(InvalidArgumentError, match="step must be a whole number"):
             Query(RUN, 0, x, 0.1)
+        with pytest.raises(InvalidArgumentError, match="tensor of real numbers"):
+            Answer(RUN, 1, [0.0])
+        with pytest.raises(InvalidArgumentError, match="tensor of real numbers"):
+            Answer(RUN, 1, x.to(torch.complex128))
         with pytest.raises(InvalidArgumentError, match="gradient must be a p tensor"):
             Answer(RUN, 1, x.unsqueeze(0))

@@ -135,6 +135,10 @@ class TestPublicState:
             {**good, "run": "abc"},
             {**good, "num_steps": -1},
             {**good, "average": {}},
+            {**good, "average": {**good["average"], "count": float("inf")}},
+            {**good, "average": {**good["average"], "count": 4}},
+            {**good, "average": {**good["average"], "weights": [0.0, 0.0]}},
+            {**good, "average": {**good["average"], "since": good["x"] * torch.nan}},
             {**good, "surrogate": {"points": torch.zeros(1, **DOUBLE)}},
             server(mode="swc").state_dict(),
             server(step=StepSchedule(0.2)).state_dict(),
@@ -142,6 +146,19 @@ class TestPublicState:
         for state in bad:
             with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
                 ours.load_state_dict(state)
+            assert same_state(ours.state_dict(), before)
+
+    def test_a_dictionary_that_does_not_fit_changes_nothing(self):
+        ours = feed(server(mode="swc"), 5)
+        before, good = ours.state_dict(), feed(server(mode="swc"), 3).state_dict()
+        dictionary = good["surrogate"]
+        for broken in (
+            {**dictionary, "x": dictionary["x"] + 1.0},
+            {**dictionary, "inverse": dictionary["inverse"] * torch.nan},
+            {**dictionary, "mask": torch.tensor(True, device="cpu")},
+        ):
+            with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
+                ours.load_state_dict({**good, "surrogate": broken})
             assert same_state(ours.state_dict(), before)
 
 
@@ -165,6 +182,38 @@ class TestRefuses:
         with pytest.raises(MessageError, match=match):
             ours.receive(self.answer(ours, **changes))
         assert same_state(ours.state_dict(), state)
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_answers_that_would_carry_it_out_of_the_world(self, mode, dtype):
+        x = torch.zeros(P, dtype=dtype, device="cpu")
+        ours = server(x, mode=mode, step=StepSchedule(10.0))
+        state = ours.state_dict()
+        for value in (1e39, 1.7e308):
+            far = torch.full((P,), value, **DOUBLE)
+            if dtype == torch.float64 and value < 1e300:
+                continue
+            with pytest.raises(MessageError, match="no honest user"):
+                ours.receive(self.answer(ours, gradient=far))
+            assert same_state(ours.state_dict(), state)
+
+    def test_answers_longer_than_agreed(self):
+        ours = server(max_norm=3.0)
+        with pytest.raises(MessageError, match=r"no longer than max_norm=3\.0"):
+            ours.receive(self.answer(ours, gradient=torch.full((P,), 2.0, **DOUBLE)))
+        ours.receive(self.answer(ours, gradient=torch.full((P,), 1.7, **DOUBLE)))
+
+    def test_answers_that_come_twice(self):
+        ours = server(max_staleness=3)
+        answer = self.answer(ours, gradient=torch.ones(P, **DOUBLE))
+        ours.receive(answer)
+        resumed = server(max_staleness=3)
+        resumed.load_state_dict(ours.state_dict())
+        for to in (ours, resumed):
+            with pytest.raises(MessageError, match="followed before"):
+                to.receive(answer)
+        ours.receive(self.answer(ours))  # another one, as late
+        assert ours.num_steps == 2
 
     def test_answers_that_come_late(self):
         ours = feed(server(max_staleness=2), 5)  # at step 6
