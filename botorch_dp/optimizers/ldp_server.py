@@ -31,7 +31,7 @@ from botorch_dp.exceptions import (
 )
 from botorch_dp.models.compression import CompressedSurrogate
 from botorch_dp.models.gradient_surrogate import GradientSurrogate
-from botorch_dp.models.stencil import Stencil
+from botorch_dp.models.stencil import HALF_WIDTH, Stencil
 from botorch_dp.optimizers.averaging import IterateAverage
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.ldp_client import LDPBOClient
@@ -59,7 +59,7 @@ class LDPBOServer:
             ``"swc"``: a compressed dictionary of about p + 1 points, see
             :class:`CompressedSurrogate`; ``"swc-literal"``: the paper's compression,
             which may collapse.
-        half_width: Of the stencil; 0.2 by default.
+        half_width: Of the stencil; 0.05 by default.
         kappa: The compression budget of a dictionary; 0.1 by default, 0.2 above 10
             dimensions.
         kernel: Of a dictionary, with fixed hyperparameters.
@@ -134,7 +134,7 @@ class LDPBOServer:
         elif mode == "stencil":
             self._surrogate = Stencil(
                 self._x,
-                half_width=0.2 if half_width is None else half_width,
+                half_width=HALF_WIDTH if half_width is None else half_width,
                 bounds=self.bounds,
             )
         else:

@@ -46,7 +46,8 @@ class TestStencil:
 
     def test_stays_in_the_box(self, double):
         bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **double)
-        stencil = Stencil(torch.tensor([0.0, 0.95], **double), bounds=bounds)
+        x = torch.tensor([0.0, 0.95], **double)
+        stencil = Stencil(x, half_width=0.2, bounds=bounds)
         assert torch.allclose(stencil.center, torch.tensor([0.2, 0.8], **double))
         assert (stencil.points >= 0).all()
         assert (stencil.points <= 1).all()
@@ -54,7 +55,7 @@ class TestStencil:
     def test_refuses(self, double):
         bounds = torch.tensor([[0.0], [0.3]], **double)
         with pytest.raises(InvalidArgumentError, match="half_width must be at most"):
-            Stencil(torch.zeros(1, **double), bounds=bounds)
+            Stencil(torch.zeros(1, **double), half_width=0.2, bounds=bounds)
         with pytest.raises(InvalidArgumentError, match="half_width must be a finite"):
             Stencil(torch.zeros(1, **double), half_width=0.0)
         with pytest.raises(InvalidArgumentError, match="must be empty"):
