@@ -922,28 +922,30 @@ def speed() -> list[Row]:
     return rows
 
 
+def _endless(mode: str) -> Row:
+    stream = LinearStream(5)
+    opt = LDPBO(stream.initial_x, GDP(1.0), B, mode=mode, generator=seeded(1))
+    done = 0
+    row: Row = {"mode": mode}
+    for t in (1000, 10_000, 100_000, 1_000_000):
+        opt.run(stream, t - done, progress=False)
+        began = time.perf_counter()
+        opt.run(stream, 1000, progress=False)
+        done = t + 1000
+        row[f"ms at t = {t:,}"] = time.perf_counter() - began
+        state = io.BytesIO()
+        torch.save(opt.state_dict(), state)
+        row[f"kB at t = {t:,}"] = state.tell() / 1000
+    return row
+
+
 def endless() -> list[Row]:
     """Cost and state of a long stream, linear model, p = 5, one replication
 
     Milliseconds per step over 1,000 steps after t, and the size of a checkpoint.
     """
-    rows: list[Row] = []
-    for mode in ("stencil", "swc"):
-        stream = LinearStream(5)
-        opt = LDPBO(stream.initial_x, GDP(1.0), B, mode=mode, generator=seeded(1))
-        done = 0
-        row: Row = {"mode": mode}
-        for t in (1000, 10_000, 100_000, 1_000_000):
-            opt.run(stream, t - done, progress=False)
-            began = time.perf_counter()
-            opt.run(stream, 1000, progress=False)
-            done = t + 1000
-            row[f"ms at t = {t:,}"] = time.perf_counter() - began
-            state = io.BytesIO()
-            torch.save(opt.state_dict(), state)
-            row[f"kB at t = {t:,}"] = state.tell() / 1000
-        rows.append(row)
-    return rows
+    found: list[Row] = in_parallel(_endless, (("stencil",), ("swc",)))
+    return found
 
 
 def fleet_size() -> list[Row]:

@@ -307,6 +307,28 @@ class FourierFeatures:
         lengths = torch.linalg.vector_norm(cosines, dim=-1, keepdim=True)
         return cosines * (math.sqrt(self.outputscale) / lengths)
 
+    @torch.no_grad()
+    def gradient(self, X: Tensor, weights: Tensor) -> Tensor:
+        r"""Return the gradient of :math:`\phi(x)^T w` at points, in closed form.
+
+        Args:
+            X: An ``n x D`` tensor of points.
+            weights: An ``n x M`` tensor: for each point its own w.
+
+        Returns:
+            An ``n x D`` tensor.
+        """
+        angles = torch.addmm(self.phases, X, self.frequencies.mT)  # n x M
+        cosines, sines = angles.cos(), angles.sin()
+        if self.normalize:
+            squares = cosines.square().sum(dim=-1, keepdim=True)
+            squares = squares.clamp(min=torch.finfo(self.dtype).tiny)
+            value = (cosines * weights).sum(dim=-1, keepdim=True)
+            slopes = sines * (cosines * (value / squares) - weights) / squares.sqrt()
+            return math.sqrt(self.outputscale) * slopes @ self.frequencies
+        scale = math.sqrt(2 * self.outputscale / self.num_features)
+        return -scale * (sines * weights) @ self.frequencies
+
     def to(
         self,
         *,

@@ -36,7 +36,7 @@ TRUST: dict[str, Callable[[int], float]] = {
 }
 _LOCAL = ("fresh", "shared")
 # How far to climb from the best candidate, in widths of the domain, and shares of that.
-_RADII, _STEPS = (0.05, 0.03, 0.02, 0.01, 0.005, 0.0025, 0.001), (0.0, 1.0, 0.4, 0.1)
+_RADII, _STEPS = (0.05, 0.025, 0.0125, 0.006, 0.003, 0.001), (0.0, 1.0, 0.4, 0.1)
 _SAME = 1e-9  # points no further apart are one point
 
 
@@ -279,10 +279,11 @@ class FTSAgents:
         """Follow the gradient from ``n x D`` points; never to a smaller value."""
         steps = X.new_tensor(_STEPS).unsqueeze(-1)
         for radius in _RADII:
-            with torch.enable_grad():
-                x = X.detach().requires_grad_()
-                total = self._values(features, weights, x.unsqueeze(1)).sum()
-                (gradient,) = torch.autograd.grad(total, x)
+            here = weights[:, 0]
+            if weights.shape[1] > 1:
+                region = self.regions.index(X)[:, None, None]
+                here = weights.take_along_dim(region, dim=1).squeeze(1)
+            gradient = features.gradient(X, here)
             direction = torch.nn.functional.normalize(gradient, dim=-1).unsqueeze(1)
             tried = (X.unsqueeze(1) + radius * steps * direction).clamp(0.0, 1.0)
             values = self._values(features, weights, tried)

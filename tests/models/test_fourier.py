@@ -312,3 +312,22 @@ def test_light_import():
     subprocess.run(
         [sys.executable, "-c", f"PACKAGES = {packages!r}\n{code}"], check=True
     )
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("nu", ["rbf", 2.5])
+def test_gradient_is_that_of_autograd(normalize, nu, double):
+    lengthscale = torch.tensor([0.2, 0.7], **double)
+    features = FourierFeatures.draw(
+        lengthscale,
+        num_features=20,
+        seed=1,
+        nu=nu,
+        outputscale=3.0,
+        normalize=normalize,
+    )
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    X = torch.rand(7, 2, generator=generator, **double).requires_grad_()
+    weights = torch.randn(7, 20, generator=generator, **double)
+    (features(X) * weights).sum().backward()
+    assert torch.allclose(features.gradient(X.detach(), weights), X.grad, atol=1e-12)
