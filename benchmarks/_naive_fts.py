@@ -15,7 +15,9 @@ NUM_POINTS, NUM_STARTS = 1000, 20
 Features = tuple[np.ndarray, np.ndarray]
 
 
-def draw_features(rng: np.random.Generator, num: int, lengthscale: float, dim: int):  # noqa: ANN201
+def draw_features(
+    rng: np.random.Generator, num: int, lengthscale: float, dim: int
+) -> Features:
     """Frequencies and phases of an RBF kernel."""
     frequencies = rng.standard_normal((num, dim)) / lengthscale
     return frequencies, rng.uniform(0.0, 2.0 * np.pi, num)
