@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tutorials lint benchmarks format clean
+.PHONY: help demo test tutorials lint benchmarks federated format clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.private_release
 	$(BIN)/python -m benchmarks.ldp_bo
 	$(BIN)/python -m benchmarks.dp_fts
+
+federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds
+	@$(BIN)/python -m botorch_dp.federated.loopback
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

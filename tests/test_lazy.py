@@ -9,7 +9,12 @@ import pytest
 
 @pytest.mark.parametrize(
     "package",
-    ["botorch_dp", "botorch_dp.models", "botorch_dp.optimizers"],
+    [
+        "botorch_dp",
+        "botorch_dp.federated",
+        "botorch_dp.models",
+        "botorch_dp.optimizers",
+    ],
 )
 def test_every_name_is_there(package):
     module = importlib.import_module(package)

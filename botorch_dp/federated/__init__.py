@@ -12,9 +12,10 @@ from botorch_dp._lazy import lazy_imports
 import_extra("flwr", extra="federated", purpose="A deployed federation")
 
 if TYPE_CHECKING:
+    from botorch_dp.federated.agent_store import private_best
     from botorch_dp.federated.app_folder import write_app
     from botorch_dp.federated.settings import DeploymentSettings
 
-__all__ = ["DeploymentSettings", "write_app"]
+__all__ = ["DeploymentSettings", "private_best", "write_app"]
 
 __getattr__ = lazy_imports(__name__, __file__)

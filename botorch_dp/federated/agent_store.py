@@ -17,9 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+from torch import Tensor
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
+from botorch_dp.optimizers.federation import Federation
 
 _ARRAYS = ("agents", "X", "Y", "seen")
 
@@ -29,11 +31,13 @@ class AgentMemory:
     """What an agent remembers of an experiment.
 
     Args:
+        federation: The settings that all share, as text.
         seed: Of its own choices; drawn from the operating system by default.
         number: The last round in which it has evaluated; -1 for none.
         state: What :meth:`FTSAgents.state_dict` returned; None before round 0.
     """
 
+    federation: str
     seed: int = field(default_factory=lambda: secrets.randbits(62))
     number: int = -1
     state: dict[str, Any] | None = None
@@ -87,7 +91,12 @@ class FileStore:
         """Keep the memory in place of what was saved before."""
         write_checkpoint(
             self.path,
-            {"seed": memory.seed, "number": memory.number, "state": memory.state},
+            {
+                "federation": memory.federation,
+                "seed": memory.seed,
+                "number": memory.number,
+                "state": memory.state,
+            },
         )
 
 
@@ -115,10 +124,13 @@ class ContextStore:
         state: dict[str, Any] = {"fingerprint": memory["fingerprint"]}
         for name in _ARRAYS:
             state[name] = torch.from_numpy(np.array(arrays[name].numpy()))
-        seed, number = memory["seed"], memory["number"]
+        federation, seed, number = (
+            memory[name] for name in ("federation", "seed", "number")
+        )
+        assert isinstance(federation, str)
         assert isinstance(seed, int)
         assert isinstance(number, int)
-        return AgentMemory(seed, number, state)
+        return AgentMemory(federation, seed, number, state)
 
     def save(self, memory: AgentMemory) -> None:
         """Keep the memory in place of what was saved before."""
@@ -126,6 +138,7 @@ class ContextStore:
         self._context.state["memory"] = ConfigRecord(
             {
                 "experiment": self._experiment,
+                "federation": memory.federation,
                 "seed": memory.seed,
                 "number": memory.number,
                 "fingerprint": memory.state["fingerprint"],
@@ -134,3 +147,21 @@ class ContextStore:
         self._context.state["observed"] = ArrayRecord(
             {name: Array(memory.state[name].cpu().numpy()) for name in _ARRAYS}
         )
+
+
+def private_best(path: str | os.PathLike[str]) -> tuple[Tensor, float]:
+    """Return an agent's best point and its score there: private to the agent.
+
+    Args:
+        path: The agent's file.
+    """
+    memory = FileStore(path).load()
+    if memory is None or memory.state is None:
+        raise InvalidArgumentError(
+            f"path must be the file of an agent that has evaluated, got {path!r}."
+        )
+    federation = Federation.from_json(memory.federation)
+    agents = federation.agents(memory.state["agents"], seed=memory.seed, device="cpu")
+    agents.load_state_dict(memory.state)
+    x, scores = agents.best
+    return x[0], float(scores[0])

@@ -8,6 +8,7 @@ which is trusted with it.
 import importlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.federated.agent_store import AgentMemory, open_store
 from botorch_dp.federated.messages import Answer, Question
-from botorch_dp.optimizers.federation import Federation
 from botorch_dp.optimizers.fts_agents import FTSAgents
 
 Score = Callable[[int, Tensor], Tensor]
@@ -35,7 +35,7 @@ def answer(message: Message, context: Context) -> Message:
     agent = agent_index(context.node_config, question.federation.num_agents)
     score = load_score(_choose("scores", context.node_config, context.run_config))
     store = open_store(context, question.experiment, agent)
-    memory = store.load() or _new_memory(context.run_config.get("seed"))
+    memory = store.load() or _new_memory(question, context.run_config.get("seed"))
     agents = question.federation.agents(
         torch.tensor([agent], device="cpu"), seed=memory.seed, device="cpu"
     )
@@ -47,7 +47,7 @@ def answer(message: Message, context: Context) -> Message:
         if number <= memory.number:
             continue  # asked again: the last answer was lost
         _evaluate(agents, number, question.broadcast, score)
-        memory = AgentMemory(memory.seed, number, agents.state_dict())
+        memory = replace(memory, number=number, state=agents.state_dict())
         store.save(memory)  # before anyone hears of it
     vector = None if question.final else agents.messages(question.number)[0]
     records = Answer(agent, question.number, vector).to_records()
@@ -96,8 +96,9 @@ def _choose(key: str, node_config: Mapping[str, Any], run: Mapping[str, Any]) ->
     return node_config.get(key, run.get(key))
 
 
-def _new_memory(seed: Any) -> AgentMemory:
-    return AgentMemory() if seed is None else AgentMemory(seed=seed)
+def _new_memory(question: Question, seed: Any) -> AgentMemory:
+    memory = AgentMemory(question.federation.to_json())
+    return memory if seed is None else replace(memory, seed=seed)
 
 
 def _evaluate(
@@ -117,13 +118,3 @@ def _evaluate(
             f"got shape {tuple(scores.shape)}."
         )
     agents.tell(X, scores[None])
-
-
-def best_of(federation: Federation, memory: AgentMemory) -> tuple[Tensor, float]:
-    """Return an agent's best point and score so far: private to it."""
-    if memory.state is None:
-        raise InvalidArgumentError("memory must be of an agent that has evaluated.")
-    agents = federation.agents(memory.state["agents"], seed=0, device="cpu")
-    agents.load_state_dict(memory.state)
-    x, scores = agents.best
-    return x[0], float(scores[0])

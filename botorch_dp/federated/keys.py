@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAY = datetime.timedelta(days=1)
 
@@ -21,9 +21,8 @@ def write_certificates(folder: Path) -> None:
     """Write ``ca.crt``, ``server.crt`` and ``server.key`` for the loopback."""
     authority = ec.generate_private_key(ec.SECP384R1())
     issuer = _name("botorch_dp loopback authority")
-    usage = {
-        name: False
-        for name in (
+    usage = dict.fromkeys(
+        (
             "digital_signature",
             "content_commitment",
             "key_encipherment",
@@ -33,8 +32,9 @@ def write_certificates(folder: Path) -> None:
             "crl_sign",
             "encipher_only",
             "decipher_only",
-        )
-    }
+        ),
+        False,
+    )
     identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     root = (
         _builder(issuer, issuer, authority)
@@ -58,7 +58,7 @@ def write_certificates(folder: Path) -> None:
             x509.KeyUsage(**{**usage, "digital_signature": True}), critical=True
         )
         .add_extension(
-            x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
             critical=False,
         )
         .add_extension(x509.SubjectAlternativeName(addresses), critical=False)

@@ -93,9 +93,12 @@ class Processes:
         processes = list(self._running.values())
         self._running.clear()
         self._end(processes)
-        for number in self.strays():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+        deadline = time.monotonic() + _PATIENCE
+        while (strays := self.strays()) and time.monotonic() < deadline:
+            for number in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            time.sleep(0.05)
 
     def strays(self) -> list[int]:
         """Return the processes that carry the mark."""

@@ -9,9 +9,10 @@ others. While nobody is connected the server waits and spends nothing.
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import torch
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -82,6 +83,7 @@ class Deployment:
             self._private_log.info("round took %.3f seconds", seconds)
             print(f"broadcast {self.server.num_broadcasts} of {self.server.num_rounds}")
         self._ask(grid, final=True)
+        self._private_log.info("all rounds are over")
 
     def _ask(self, grid: Grid, *, final: bool = False) -> Tensor:
         """Return the vectors of a round: private."""
@@ -106,21 +108,32 @@ class Deployment:
         ]
         identifiers = list(grid.push_messages(messages))
         asked = dict(zip(identifiers, nodes, strict=True))
-        replies = self._replies(grid, identifiers)
+        replies = self._replies(grid, asked)
         return self._roll_call.vectors(
             replies, number=number, asked=asked, connected=set(grid.get_node_ids())
         )
 
-    def _replies(self, grid: Grid, identifiers: Iterable[str]) -> list[Message]:
+    def _replies(self, grid: Grid, asked: Mapping[str, int]) -> list[Message]:
         """Return what arrives in time; it may be less than was asked for."""
-        open_ids = {identifier for identifier in identifiers if identifier}
+        waiting = [identifier for identifier in asked if identifier]
         deadline = time.monotonic() + self.settings.timeout
         replies: list[Message] = []
-        while open_ids and time.monotonic() < deadline:
-            arrived = list(grid.pull_messages(open_ids))
-            replies += arrived
-            open_ids -= {reply.metadata.reply_to_message_id for reply in arrived}
-            if open_ids:
+        while waiting and time.monotonic() < deadline:
+            for identifier in list(waiting):
+                try:
+                    # One by one: one that cannot be read would take the others along.
+                    arrived = list(grid.pull_messages([identifier]))
+                except httpx.HTTPError:
+                    raise  # the superlink is gone: the run can be resumed
+                except Exception as error:
+                    node = asked[identifier]
+                    self._private_log.warning("node %d: unreadable, %r", node, error)
+                    waiting.remove(identifier)
+                    continue
+                if arrived:
+                    replies += arrived
+                    waiting.remove(identifier)
+            if waiting:
                 time.sleep(_POLL)
         return replies
 
@@ -152,6 +165,8 @@ class Deployment:
             "broadcasts": torch.stack(self.broadcasts) if self.broadcasts else empty,
         }
         write_checkpoint(self.folder / "state.pt", state)
+        if not self.server.num_broadcasts:
+            return  # nothing was released that a certificate could be about
         certificate = self.server.certificate()
         _write(self.folder / "certificate.txt", f"{certificate}\n")
         _write(self.folder / "certificate.json", certificate.to_json())
@@ -174,15 +189,10 @@ class Deployment:
         """Bring a seeded generator to where the interrupted run has left it."""
         if self.settings.seed is None:
             return
-        done, settings = self.server.num_broadcasts, self.server
-        nothing = torch.zeros(
-            settings.num_agents,
-            settings.num_features,
-            dtype=torch.float64,
-            device="cpu",
-        )
         again = self._new_server(Ledger())  # draws from the same generator
-        for _ in range(done):
+        shape = (again.num_agents, again.num_features)
+        nothing = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        for _ in range(self.server.num_broadcasts):
             again.release(nothing)
 
     def _new_server(self, ledger: Ledger) -> DPFTSServer:
