@@ -73,4 +73,5 @@ __all__ = [
     "optimal_design",
 ]
 
-__getattr__ = lazy_imports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_imports(__name__)

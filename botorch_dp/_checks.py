@@ -89,6 +89,13 @@ def check_private_tensor(name: str, value: Tensor, *, min_dim: int = 0) -> Tenso
     return value
 
 
+def describe_private(value: object) -> str:
+    """Return what an error may say of a private value: all but the value."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
 def _check_real(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgumentError(

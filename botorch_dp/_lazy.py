@@ -9,20 +9,25 @@ import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 
-def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``.
+def lazy_imports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``.
+
+    Where names live is read from its own source, from what it imports under
+    ``if TYPE_CHECKING:``. Its modules are imported on demand, too.
 
     Args:
         package: Its ``__name__``.
-        file: Its ``__file__``, in which ``if TYPE_CHECKING:`` says where names live.
     """
+    module = sys.modules[package]
+    assert module.__spec__ is not None
+    source = module.__spec__.loader.get_source(package)  # type: ignore[union-attr]
     home = {
         alias.name: node.module
-        for block in ast.parse(Path(file).read_text()).body
+        for block in ast.parse(source).body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom) and node.module
@@ -30,10 +35,12 @@ def lazy_imports(package: str, file: str) -> Callable[[str], Any]:
     }
 
     def get(name: str) -> Any:
-        if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home[name]), name)
-        setattr(sys.modules[package], name, value)  # found at once next time
-        return value
+        if name in home:
+            value = getattr(import_module(home[name]), name)
+            setattr(module, name, value)  # found at once next time
+            return value
+        if not name.startswith("_") and find_spec(f"{package}.{name}"):
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get
+    return get, lambda: sorted({*vars(module), *home})

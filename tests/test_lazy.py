@@ -24,6 +24,18 @@ def test_every_name_is_there(package):
         module.nothing  # noqa: B018
 
 
+def test_modules_and_names_are_listed():
+    script = """
+import botorch_dp
+print(botorch_dp.privacy.GDP(1.0), botorch_dp.models.stencil.HALF_WIDTH)
+print("DPGIBO" in dir(botorch_dp))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["GDP(mu=1)", "0.05", "True"]
+
+
 def test_an_agent_imports_torch_and_numpy_only():
     script = """
 import sys

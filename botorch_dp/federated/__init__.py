@@ -18,4 +18,5 @@ if TYPE_CHECKING:
 
 __all__ = ["DeploymentSettings", "private_best", "write_app"]
 
-__getattr__ = lazy_imports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_imports(__name__)

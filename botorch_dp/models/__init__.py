@@ -78,4 +78,5 @@ __all__ = [
     "sliced_wasserstein",
 ]
 
-__getattr__ = lazy_imports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_imports(__name__)

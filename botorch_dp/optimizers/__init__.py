@@ -69,4 +69,5 @@ __all__ = [
     "published_privacy_loss",
 ]
 
-__getattr__ = lazy_imports(__name__, __file__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_imports(__name__)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_dp._checks import check_count
+from botorch_dp._checks import check_count, describe_private
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -134,6 +134,7 @@ class DPFTSDE:
     def _begin(self) -> None:
         self._number = 0  # of the step to be asked for
         self._pending: Tensor | None = None
+        self._told = False  # whether the agents know the scores of this step
         self._exhausted = False
         self._broadcasts: list[Tensor] = []
         self._best: list[Tensor] = []
@@ -152,7 +153,7 @@ class DPFTSDE:
         if self._pending is None:
             broadcast = self._broadcasts[-1] if self._useful() else None
             self._pending = self.agents.ask(self._number, broadcast)
-        return self._pending
+        return self._pending.clone()  # what an objective does to it stays there
 
     def _useful(self) -> bool:
         """Whether there is a broadcast of the round before to follow."""
@@ -160,6 +161,9 @@ class DPFTSDE:
 
     def tell(self, scores: Tensor, where: Tensor | None = None) -> None:
         """Take agents' scores, then let the server release a broadcast.
+
+        Should the release fail (a ledger that cannot be written), call it again: the
+        scores are known by then, and only the release is repeated.
 
         Args:
             scores: An ``N x k`` tensor: private, to be maximized.
@@ -172,8 +176,7 @@ class DPFTSDE:
         if not isinstance(scores, Tensor) or scores.shape != shape:
             raise InvalidArgumentError(
                 f"scores must be a tensor of shape {' x '.join(map(str, shape))}, one "
-                "score for each agent and point, got "
-                f"{getattr(scores, 'shape', scores)!r}."
+                f"score for each agent and point, got {describe_private(scores)}."
             )
         if where is not None and (
             where.shape != shape[:1] or where.dtype != torch.bool
@@ -181,8 +184,10 @@ class DPFTSDE:
             raise InvalidArgumentError(
                 f"where must be a tensor of {shape[0]} booleans, got {where!r}."
             )
-        self.agents.tell(self._pending, scores, where)
-        self._best.append(self.agents.best[1])
+        if not self._told:
+            self.agents.tell(self._pending, scores, where)
+            self._best.append(self.agents.best[1])
+            self._told = True
         if self._will_broadcast():
             messages = self.agents.messages(self._number)
             if where is not None:
@@ -191,7 +196,7 @@ class DPFTSDE:
                 self._broadcasts.append(self._release(messages))
             except BudgetExceededError:
                 self._exhausted = True  # public: it depends on the number of rounds
-        self._pending = None
+        self._pending, self._told = None, False
         self._number += 1
 
     def _will_broadcast(self) -> bool:
@@ -269,7 +274,7 @@ class DPFTSDE:
         if self.server is not None:
             self.server.load_state_dict(state["server"])
         self.agents.load_state_dict(state["agents"])
-        self._number, self._pending = state["number"], None
+        self._number, self._pending, self._told = state["number"], None, False
         self._broadcasts, self._best = state["broadcasts"], state["best"]
 
 

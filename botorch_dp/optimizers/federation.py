@@ -3,6 +3,7 @@
 Needs torch and numpy only, so that a deployed agent starts quickly.
 """
 
+import functools
 import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -10,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count
+from botorch_dp._checks import check_choice, check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.optimizers.agent_randomness import AgentRandomness
-from botorch_dp.optimizers.fts_agents import TRUST, FTSAgents
+from botorch_dp.optimizers.fts_agents import LOCAL, TRUST, FTSAgents
 from botorch_dp.optimizers.fts_domain import Regions, SearchDomain
 from botorch_dp.optimizers.fts_weights import ExplorationWeights
 
@@ -80,7 +81,11 @@ class Federation:
             values = tuple(float(value) for value in getattr(self, name))
             object.__setattr__(self, name, values)
         check_count("num_agents", self.num_agents)
+        for name in ("num_initial", "num_candidates"):
+            check_count(name, getattr(self, name))
+        check_positive("noise_variance", self.noise_variance)
         check_choice("trust", self.trust, tuple(TRUST))
+        check_choice("local", self.local, LOCAL)
         if not len(self.lower) == len(self.upper) == len(self.lengthscale) > 0:
             raise InvalidArgumentError(
                 "lower, upper and lengthscale must have a number for each dimension, "
@@ -88,6 +93,7 @@ class Federation:
             )
         self.features(device="cpu")  # checks its own arguments
         self.domain(device="cpu")
+        self.weights(device="cpu")
 
     @property
     def dim(self) -> int:
@@ -159,7 +165,7 @@ class Federation:
         """
         if indices is None:
             indices = torch.arange(self.num_agents, device=device)
-        if int(indices[-1]) >= self.num_agents:
+        if len(indices) and int(indices[-1]) >= self.num_agents:
             raise InvalidArgumentError(
                 f"indices must be below num_agents={self.num_agents}, got "
                 f"{int(indices[-1])}."
@@ -177,7 +183,7 @@ class Federation:
             center=self.center,
             num_candidates=self.num_candidates,
             randomness=AgentRandomness(seed),
-            features_of=lambda new_seed: self.features(new_seed, **tkwargs),
+            features_of=functools.partial(self.features, **tkwargs),
         )
 
     def to_json(self) -> str:

@@ -28,16 +28,34 @@ from botorch_dp.models.linear_models import LinearModels
 from botorch_dp.optimizers.agent_randomness import AgentRandomness
 from botorch_dp.optimizers.fts_domain import Regions, SearchDomain
 
-# How often an agent follows the broadcast in round t, from 1: 1 - p_t.
-TRUST: dict[str, Callable[[int], float]] = {
-    "sqrt": lambda t: 1.0 / math.sqrt(t),  # the paper's synthetic experiments
-    "inverse": lambda t: 1.0 / (t + 1),  # the authors' landmine script
-    "never": lambda t: 0.0,  # Thompson sampling, every agent for itself
-}
-_LOCAL = ("fresh", "shared")
+LOCAL = ("fresh", "shared")
 # How far to climb from the best candidate, in widths of the domain, and shares of that.
 _RADII, _STEPS = (0.05, 0.025, 0.0125, 0.006, 0.003, 0.001), (0.0, 1.0, 0.4, 0.1)
 _SAME = 1e-9  # points no further apart are one point
+
+
+def trust_sqrt(number: int) -> float:
+    """Follow with probability 1 / sqrt(t): the paper's synthetic experiments."""
+    return 1.0 / math.sqrt(number)
+
+
+def trust_inverse(number: int) -> float:
+    """Follow with probability 1 / (t + 1): the authors' landmine script."""
+    return 1.0 / (number + 1)
+
+
+def trust_never(number: int) -> float:
+    """Thompson sampling, every agent for itself."""
+    del number
+    return 0.0
+
+
+# How often an agent follows the broadcast in round t, from 1: 1 - p_t.
+TRUST: dict[str, Callable[[int], float]] = {
+    "sqrt": trust_sqrt,
+    "inverse": trust_inverse,
+    "never": trust_never,
+}
 
 
 class FTSAgents:
@@ -101,6 +119,7 @@ class FTSAgents:
             not isinstance(agents, Tensor)
             or agents.dim() != 1
             or not len(agents)
+            or agents.dtype != torch.int64
             or not (agents.diff() > 0).all()
             or int(agents[0]) < 0
         ):
@@ -112,7 +131,7 @@ class FTSAgents:
         self.num_initial = check_count("num_initial", num_initial)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.num_candidates = check_count("num_candidates", num_candidates)
-        self._local = check_choice("local", local, _LOCAL)
+        self._local = check_choice("local", local, LOCAL)
         if local == "fresh" and features_of is None:
             raise InvalidArgumentError(
                 "features_of must say how to draw fresh features with local='fresh'; "
@@ -142,11 +161,17 @@ class FTSAgents:
 
     @property
     def best(self) -> tuple[Tensor, Tensor]:
-        """Each agent's best point and score so far: private to it."""
+        """Each agent's best point and score so far: private to it.
+
+        Not a number, and minus infinity, for an agent that has observed nothing.
+        """
+        if not self._Y.shape[1]:
+            raise OptimizerStateError("No agent has been told a score yet.")
         masked = self._Y.masked_fill(~self._seen, -torch.inf)
         value, index = masked.max(dim=-1)
         x = self._X.take_along_dim(index[:, None, None], dim=1).squeeze(1)
-        return self.domain.from_unit(x), value
+        x = self.domain.from_unit(x)
+        return torch.where(value.isfinite().unsqueeze(-1), x, torch.nan), value
 
     # What an agent does
 
@@ -251,7 +276,10 @@ class FTSAgents:
             assert self._features_of is not None
             features = self._features_of(self._randomness.child_seed("fresh", number))
         models = self._current_models(features)
-        weights = models.sample(self._normals("local", number))
+        # Scores so large that their model overflows are their agent's own affair.
+        weights = models.sample(self._normals("local", number)).nan_to_num(
+            0.0, 0.0, 0.0
+        )
         return self._maximize(number, features, weights.unsqueeze(1))
 
     def _maximize(
@@ -284,7 +312,8 @@ class FTSAgents:
                 region = self.regions.index(X)[:, None, None]
                 here = weights.take_along_dim(region, dim=1).squeeze(1)
             gradient = features.gradient(X, here)
-            direction = torch.nn.functional.normalize(gradient, dim=-1).unsqueeze(1)
+            direction = torch.nn.functional.normalize(gradient, dim=-1)
+            direction = direction.nan_to_num(0.0, 0.0, 0.0).unsqueeze(1)
             tried = (X.unsqueeze(1) + radius * steps * direction).clamp(0.0, 1.0)
             values = self._values(features, weights, tried)
             best = values.argmax(dim=-1)[:, None, None]
@@ -311,7 +340,8 @@ class FTSAgents:
         other = uniforms
         if self.domain.candidates is not None:
             size = len(self.domain.candidates)
-            other = self.domain.candidates[(uniforms[:, 0] * size).long()]
+            index = (uniforms[:, 0] * size).long().clamp(max=size - 1)
+            other = self.domain.candidates[index]
         return torch.where(repeated.unsqueeze(-1), other, X)
 
     def _current_models(self, features: FourierFeatures) -> LinearModels:
@@ -363,6 +393,8 @@ class FTSAgents:
         """Return everything observed: private to the agents."""
         return {
             "fingerprint": self.features.fingerprint,
+            "domain": self.domain.fingerprint,
+            "seed": self._randomness.seed,
             "agents": self.agents.clone(),
             "X": self._X.clone(),
             "Y": self._Y.clone(),
@@ -370,13 +402,17 @@ class FTSAgents:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict` of the same agents with the same features."""
-        if state_dict["fingerprint"] != self.features.fingerprint or not torch.equal(
-            state_dict["agents"], self.agents
+        """Go on from :meth:`state_dict` of the same agents, with its random numbers."""
+        if (
+            state_dict["fingerprint"] != self.features.fingerprint
+            or state_dict["domain"] != self.domain.fingerprint
+            or not torch.equal(state_dict["agents"], self.agents)
         ):
             raise OptimizerStateError(
-                "state_dict must be of the same agents with the same features."
+                "state_dict must be of the same agents with the same features in the "
+                "same domain."
             )
+        self._randomness = AgentRandomness(state_dict["seed"])
         X, Y, seen = (state_dict[key] for key in ("X", "Y", "seen"))
         self._X, self._Y = X.to(self._X), Y.to(self._Y)
         self._seen = seen.to(self._seen)

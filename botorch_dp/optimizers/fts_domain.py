@@ -4,6 +4,8 @@ Points are in the unit cube here; :class:`SearchDomain` scales them. Everything 
 public. Needs torch and numpy only.
 """
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -97,6 +99,15 @@ class SearchDomain:
     def dim(self) -> int:
         """The number of dimensions D."""
         return self.bounds.shape[-1]
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of bounds and candidates, to tell whether two domains are equal."""
+        digest = hashlib.sha256()
+        for tensor in (self.bounds, self.candidates):
+            if tensor is not None:
+                digest.update(tensor.cpu().double().numpy().astype("<f8").tobytes())
+        return digest.hexdigest()
 
     def to_unit(self, X: Tensor) -> Tensor:
         """Scale points to the unit cube."""

@@ -32,7 +32,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count, check_positive
+from botorch_dp._checks import (
+    check_choice,
+    check_count,
+    check_positive,
+    describe_private,
+)
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.fts_weights import ExplorationWeights
 from botorch_dp.privacy import (
@@ -117,7 +122,11 @@ class DPFTSServer:
         self._num_broadcasts = 0
         self._name = f"dp-fts-de {uuid.uuid4().hex}"
         self._last: Tensor | None = None
-        self._mechanism(0)  # checks what it shares with all rounds
+        if not self.ledger.allows(self._mechanism(0).event()):
+            raise InvalidArgumentError(
+                f"ledger must allow at least one broadcast, {self.event()!r}: its cap "
+                f"is {self.ledger.cap!r}."
+            )
 
     @property
     def num_broadcasts(self) -> int:
@@ -132,7 +141,7 @@ class DPFTSServer:
     @property
     def broadcast(self) -> Tensor | None:
         """The last broadcast, ``P x M``; None before the first."""
-        return self._last
+        return None if self._last is None else self._last.clone()
 
     @property
     def rate(self) -> float:
@@ -161,6 +170,8 @@ class DPFTSServer:
         Returns:
             A ``P x M`` tensor, which may be shown to anyone.
         """
+        # Another process that went on from the same state may have been here.
+        self._num_broadcasts = max(self._num_broadcasts, self._num_charged(self._name))
         if self.done:
             raise OptimizerStateError(
                 f"All {self.num_rounds} broadcasts have been released."
@@ -172,15 +183,15 @@ class DPFTSServer:
             or private_messages.dtype not in (torch.float32, torch.float64)
         ):
             raise InvalidArgumentError(
-                f"private_messages must be a {shape[0]} x {shape[1]} tensor of floats, "
-                f"got {getattr(private_messages, 'shape', private_messages)!r}."
+                f"private_messages must be a {shape[0]} x {shape[1]} tensor of float32 "
+                f"or float64, got {describe_private(private_messages)}."
             )
         messages = private_messages.detach().to(**self._tkwargs)
         rows = self._contributions(messages, self._num_broadcasts)  # N x (P M)
         mechanism = self._mechanism(self._num_broadcasts)
         total = mechanism.release(rows, ledger=_InTheNameOf(self))
         self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
-        return self._last
+        return self._last.clone()
 
     def _contributions(self, messages: Tensor, number: int) -> Tensor:
         """Lines 9 and 10: clipped, and weighted for every region."""
@@ -231,6 +242,7 @@ class DPFTSServer:
             "sample_size": self.sample_size,
             "sensitivity": self.sensitivity,
             "num_rounds": self.num_rounds,
+            "weights": self.weights.describe(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -261,18 +273,30 @@ class DPFTSServer:
             raise OptimizerStateError(
                 f"state_dict must have a finite broadcast of shape {shape}."
             )
-        charged = sum(
-            entry.count
-            for entry in self.ledger.entries
-            if entry.mechanism.endswith(f", {name}")
-        )
+        charged = self._num_charged(name)
         if charged < number:
             raise OptimizerStateError(
                 f"state_dict has {number} broadcasts, the ledger only {charged} of "
                 "them: open the ledger that was charged."
             )
+        if self._generator is not None:
+            self._rehearse(range(self._num_broadcasts, charged))
         self._name, self._num_broadcasts = name, charged
         self._last = None if last is None else last.to(**self._tkwargs)
+
+    def _num_charged(self, name: str) -> int:
+        return sum(
+            entry.count
+            for entry in self.ledger.entries
+            if entry.mechanism.endswith(f", {name}")
+        )
+
+    def _rehearse(self, numbers: range) -> None:
+        """Draw the seeded noise of rounds that are over, so that none is used twice."""
+        size = self.num_regions * self.num_features
+        nothing = torch.zeros(self.num_agents, size, **self._tkwargs)
+        for number in numbers:
+            self._mechanism(number).release(nothing, ledger=Ledger())
 
 
 class _InTheNameOf:

@@ -6,7 +6,9 @@ References:
         Section 3.2, and the authors' scripts for the schedule.
 """
 
+import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from botorch_dp._checks import check_count, check_nonnegative
 from botorch_dp.exceptions import InvalidArgumentError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExplorationWeights:
     r"""Softmax weights that favour agents which began in a region, and less and less.
 
@@ -69,10 +71,20 @@ class ExplorationWeights:
 
     def preference(self, number: int) -> float:
         """Return :math:`a_t` in a round, counted from 0."""
-        past = number - self.hold
+        past = number - self.hold + 1
         if past <= 0:
             return self.strength
         return self.strength * max(0.0, 1.0 - past / self.fall) if self.fall else 0.0
+
+    def describe(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values; the assignment as a digest."""
+        regions = self.assignment.cpu().numpy().astype("<i8").tobytes()
+        return {
+            "strength": self.strength,
+            "hold": self.hold,
+            "fall": self.fall,
+            "assignment": hashlib.sha256(regions).hexdigest()[:16],
+        }
 
     def __call__(self, number: int) -> Tensor:
         """Return the ``P x N`` weights of a round, counted from 0."""

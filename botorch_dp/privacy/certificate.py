@@ -37,7 +37,7 @@ _EXCLUDED = (
     "data",
     "rounding in the caller's own sums before the noise is added",
 )
-_FLOATING_POINT = "the low bits of floating-point noise (secure=True closes this)"
+_FLOATING_POINT = "the low bits of floating-point noise (secure=True closes this, where it is offered)"
 _PACKAGES = ("botorch-dp", "torch", "dp-accounting", "opendp")
 
 

@@ -62,6 +62,46 @@ class TestRun:
         assert len(result.broadcasts) == result.certificate.num_releases == 3
         assert len(result.private_best_so_far) == 7
 
+    def test_no_broadcast_is_followed_when_it_is_old(self):
+        opt = make(num_rounds=2)
+        seen, ask = [], opt.agents.ask
+        opt.agents.ask = lambda number, told=None: (
+            seen.append(told),
+            ask(number, told),
+        )[1]
+        opt.run(scores, progress=False)
+        assert [told is not None for told in seen] == [False] + 2 * [True] + 4 * [False]
+
+    def test_a_release_that_failed_is_repeated_alone(self):
+        opt = make()
+        release, calls = opt.server.release, []
+
+        def fails_once(messages):
+            calls.append(1)
+            if len(calls) == 1:
+                raise OSError("the disk is full")
+            return release(messages)
+
+        opt.server.release = fails_once
+        told = scores(opt.ask())
+        with pytest.raises(OSError, match="disk"):
+            opt.tell(told)
+        opt.tell(told)
+        assert opt.agents._models.counts.tolist() == [3] * N
+        result = opt.run(scores, progress=False)
+        assert len(result.private_best_so_far) == 7
+        assert len(result.broadcasts) == 6
+
+    def test_what_an_objective_does_to_its_points_stays_there(self):
+        def careless(X):
+            value = scores(X)
+            X -= 0.3
+            return value
+
+        result = make().run(careless, progress=False)
+        plain = make().run(scores, progress=False)
+        assert torch.equal(result.private_x, plain.private_x)
+
     def test_agents_go_on_when_the_budget_is_spent(self):
         ledger = Ledger(cap=ApproxDP(5.0, 1e-3))
         result = make(ledger=ledger, noise_multiplier=1.0).run(scores, progress=False)
@@ -185,4 +225,7 @@ class TestRefuses:
                 torch.zeros(N, 3, **DOUBLE),
                 torch.ones(N, dtype=torch.int64, device=CPU),
             )
+        with pytest.raises(InvalidArgumentError, match="got a list") as raised:
+            opt.tell([[0.777] * 3] * N)
+        assert "777" not in str(raised.value)
         assert len(opt.server.ledger) == 0

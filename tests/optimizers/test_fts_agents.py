@@ -83,6 +83,56 @@ class TestAlone:
         assert agent.ask(0).shape == (1, 3, 2)
 
 
+class TestSamples:
+    """Messages and local choices are samples of the posterior, not its mean."""
+
+    def test_messages_have_the_posteriors_moments(self):
+        """2,000 agents with the same three scores; standard errors of 1/45 of a sd."""
+        federation = dataclasses.replace(
+            FEDERATION, num_agents=2000, num_regions=1, num_features=8
+        )
+        agents = federation.agents(seed=1)
+        X = agents.ask(0)[:1].expand(2000, 3, 2)
+        agents.tell(X, scores(X, torch.zeros(2000, device=CPU)))
+        phi = agents.features(agents.domain.to_unit(X[0]))
+        A = phi.mT @ phi / 1e-2 + torch.eye(8, **DOUBLE)
+        mean = torch.linalg.solve(A, phi.mT @ scores(X, agents.agents * 0)[0] / 1e-2)
+        covariance = torch.linalg.inv(A)
+        drawn = agents.messages(1)
+        deviation = covariance.diagonal().sqrt()
+        error = (drawn.mean(dim=0) - mean) / deviation * 2000**0.5
+        assert error.abs().max() < 4.5
+        found = torch.cov(drawn.mT) / (deviation.unsqueeze(-1) * deviation)
+        expected = covariance / (deviation.unsqueeze(-1) * deviation)
+        assert torch.allclose(found, expected, atol=0.12)
+
+    @pytest.mark.parametrize("local", ["fresh", "shared"])
+    def test_local_choices_differ_where_knowledge_does_not(self, local):
+        federation = dataclasses.replace(
+            FEDERATION, num_agents=50, num_regions=1, local=local
+        )
+        agents = federation.agents(seed=1)
+        X = agents.ask(0)[:1].expand(50, 3, 2)
+        agents.tell(X, scores(X, torch.zeros(50, device=CPU)))
+        assert len(torch.unique(agents.ask(1).squeeze(1), dim=0)) > 20
+
+    def test_scores_of_any_size_stay_with_their_agent(self):
+        for center in (False, True):
+            federation = dataclasses.replace(FEDERATION, center=center, trust="never")
+            agents, other = federation.agents(seed=1), federation.agents(seed=1)
+            X = agents.ask(0)
+            Y = scores(X, agents.agents)
+            other.tell(X, Y)
+            Y = Y.clone()
+            Y[2] = torch.tensor([1.7e308, -1.7e308, 1.7e308], **DOUBLE)
+            agents.tell(X, Y)
+            asked = agents.ask(1)
+            assert asked.isfinite().all()
+            rest = torch.arange(N, device=CPU) != 2
+            assert torch.equal(asked[rest], other.ask(1)[rest])
+            assert torch.equal(agents.messages(1)[rest], other.messages(1)[rest])
+
+
 class TestAsk:
     @pytest.mark.parametrize("candidates", [None, grid()], ids=["box", "grid"])
     def test_begins_in_its_own_region(self, candidates):
@@ -112,6 +162,17 @@ class TestAsk:
         assert abs(float(share) - 0.5) < 0.05
         region = agents.regions.index(shared)
         assert float(agents.features(shared[None]) @ told[region]) >= float(best) - 1e-9
+
+    @pytest.mark.parametrize(("number", "share"), [(1, 1.0), (9, 1 / 3)])
+    def test_trust_falls(self, number, share):
+        federation = dataclasses.replace(FEDERATION, num_agents=500, local="shared")
+        agents = federation.agents(seed=1)
+        X = agents.ask(0)
+        agents.tell(X, X.sum(dim=-1))
+        X = agents.ask(number, broadcast()).squeeze(1)
+        _, counts = torch.unique(X, dim=0, return_counts=True)
+        # Of 500 agents: within 5 standard errors of 0.021.
+        assert abs(int(counts.max()) / 500 - share) < 0.105
 
     def test_without_a_broadcast_it_searches_alone(self):
         agents = FEDERATION.agents(seed=1)
@@ -174,6 +235,7 @@ class TestAbsent:
         where = torch.tensor([False] + [True] * 5, device=CPU)
         agents.tell(X, scores(X, agents.agents), where)
         assert agents.best[1][0] == -torch.inf
+        assert agents.best[0][0].isnan().all()
         assert agents.best[1][1:].isfinite().all()
 
 
@@ -185,7 +247,7 @@ class TestState:
         for number in range(3):
             step(whole, number)
             step(half, number)
-        resumed = federation.agents(seed=5)
+        resumed = federation.agents()  # of another seed, until it has loaded
         resumed.load_state_dict(half.state_dict())
         assert same_state(resumed.state_dict(), half.state_dict())
         X, Y = step(whole, 3, broadcast()), step(resumed, 3, broadcast())
@@ -197,6 +259,11 @@ class TestState:
         other = dataclasses.replace(FEDERATION, feature_seed=1).agents()
         with pytest.raises(OptimizerStateError, match="the same features"):
             other.load_state_dict(state)
+        wider = dataclasses.replace(FEDERATION, upper=(1.0, 6.0)).agents()
+        with pytest.raises(OptimizerStateError, match="same domain"):
+            wider.load_state_dict(state)
+        with pytest.raises(OptimizerStateError, match="same domain"):
+            FEDERATION.agents(candidates=grid()).load_state_dict(state)
         some = FEDERATION.agents(torch.arange(3, device=CPU))
         with pytest.raises(OptimizerStateError, match="same agents"):
             some.load_state_dict(state)
@@ -226,11 +293,22 @@ class TestRefuses:
             ({"lower": (2.0, 0.0)}, "bounds must be"),
             ({"lengthscale": (0.0, 1.0)}, "lengthscale must be"),
             ({"trust": "always"}, "trust must be one of"),
+            ({"local": "none"}, "local must be one of"),
+            ({"num_initial": 0}, "num_initial"),
+            ({"num_candidates": 0}, "num_candidates"),
+            ({"noise_variance": -1.0}, "noise_variance"),
+            ({"strength": -1.0}, "strength"),
         ],
     )
     def test_federations(self, changes, match):
         with pytest.raises(InvalidArgumentError, match=match):
             dataclasses.replace(FEDERATION, **changes)
+
+    def test_too_early(self):
+        with pytest.raises(OptimizerStateError, match="told a score yet"):
+            FEDERATION.agents().best  # noqa: B018
+        with pytest.raises(InvalidArgumentError, match="ascending"):
+            FEDERATION.agents(torch.arange(0, device=CPU))
 
     def test_json(self):
         assert Federation.from_json(FEDERATION.to_json()) == FEDERATION

@@ -63,11 +63,19 @@ class TestExplorationWeights:
     def test_is_the_papers_softmax(self):
         assignment = torch.tensor([0, 1, 0, 2, 1], device=CPU)
         weights = ExplorationWeights(assignment, 3)
-        for number, a in ((0, 15.0), (10, 15.0), (25, 7.5), (40, 0.0), (99, 0.0)):
+        for number, a in ((0, 15.0), (9, 15.0), (24, 7.5), (39, 0.0), (99, 0.0)):
             own = (assignment == torch.arange(3, device=CPU).unsqueeze(-1)).double()
             expected = torch.exp(a * own + 1)
             expected = expected / expected.sum(dim=-1, keepdim=True)
             assert torch.allclose(weights(number), expected)
+
+    def test_hold_and_fall(self):
+        assignment = torch.tensor([0, 1], device=CPU)
+        never = ExplorationWeights(assignment, 2, hold=0, fall=0)
+        assert never.preference(0) == 0.0
+        once = ExplorationWeights(assignment, 2, hold=1, fall=0)
+        assert [once.preference(number) for number in (0, 1)] == [15.0, 0.0]
+        assert once.describe() != never.describe()
 
     def test_refuses(self):
         with pytest.raises(InvalidArgumentError, match="assignment must be"):

@@ -57,6 +57,33 @@ class TestRelease:
         difference = (drawn.mean(dim=0) - exact_sum(made, messages)).abs()
         assert (difference < 4.5 * error).all()
 
+    def test_fixed_size_is_unbiased_too(self):
+        """The mean of 2,000 broadcasts of 5 of 12, within 4.5 standard errors."""
+        made = server(
+            sample_size=5, num_rounds=2000, noise_multiplier=0.1, generator=seeded(1)
+        )
+        made.weights = ExplorationWeights(made.weights.assignment, P, hold=10**6)
+        messages = 2 * torch.randn(N, M, generator=seeded(2), **DOUBLE)
+        drawn = torch.stack([made.release(messages) for _ in range(2000)])
+        error = drawn.std(dim=0) / math.sqrt(2000)
+        difference = (drawn.mean(dim=0) - exact_sum(made, messages)).abs()
+        assert (difference < 4.5 * error).all()
+
+    def test_absent_agents_leave_their_weight(self):
+        made = server(sampling_rate=1.0, noise_multiplier=1e-9)
+        messages = torch.randn(N, M, generator=seeded(2), **DOUBLE)
+        messages[::2] = 0.0
+        expected = exact_sum(made, messages + 1e-300)
+        assert torch.allclose(made.release(messages), expected, atol=1e-7)
+
+    def test_what_it_hands_out_is_a_copy(self):
+        made = server()
+        first = made.release(torch.zeros(N, M, **DOUBLE))
+        kept = first.clone()
+        first.fill_(0.0)
+        made.broadcast.fill_(0.0)
+        assert torch.equal(made.broadcast, kept)
+
     def test_everyone_counts_at_rate_one(self):
         made = server(sampling_rate=1.0, noise_multiplier=1e-9)
         messages = torch.randn(N, M, generator=seeded(2), **DOUBLE)
@@ -113,15 +140,6 @@ class TestSensitivity:
         # One region dominates at first: sqrt(P) times less; in the end they are equal.
         expected = math.sqrt(P) if number == 0 else 1.0
         assert ratio == pytest.approx(expected, rel=1e-3)
-
-    def test_weights_do_not_depend_on_who_answers(self):
-        made, other = server(generator=seeded(1)), server(generator=seeded(1))
-        some = torch.ones(N, M, **DOUBLE)
-        some[::2] = 0.0
-        made.release(some)
-        other.release(torch.ones(N, M, **DOUBLE))
-        assert torch.equal(made.weights(1), other.weights(1))
-        assert made.noise_std(1) == other.noise_std(1)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_single_precision_stays_within(self, dtype):
@@ -195,6 +213,17 @@ class TestAudit:
         claim = self.epsilon(delta, sampling_rate=None, sample_size=N)
         assert not result.rejects(claim)
         assert result.rejects(claim / 2)
+
+    def test_fixed_size_of_some(self):
+        """Ten of twelve: amplified, as the accountant says, and no more than that."""
+        sides = [
+            self.samples(sign, 25 + sign, sampling_rate=None, sample_size=10)
+            for sign in (-1, 1)
+        ]
+        result = audit_epsilon(*sides, delta=0.1, threshold=1.5)
+        claim = self.epsilon(0.1, sampling_rate=None, sample_size=10)
+        assert not result.rejects(claim)
+        assert result.rejects(claim / 3)
 
     def test_forgotten_doubling_is_refuted(self):
         """The authors' script does not double the noise for subsets of fixed size."""
@@ -271,6 +300,30 @@ class TestState:
         with pytest.raises(OptimizerStateError, match="All 3 broadcasts"):
             resumed.release(messages)
 
+    def test_seeded_noise_is_not_used_twice(self, tmp_path):
+        messages = torch.ones(N, M, **DOUBLE)
+        whole = server(generator=seeded(3))
+        broadcasts = [whole.release(messages) for _ in range(3)]
+        half = server(generator=seeded(3), ledger=Ledger(tmp_path / "ledger"))
+        half.release(messages)
+        half.release(messages)
+        resumed = server(generator=seeded(3), ledger=Ledger(tmp_path / "ledger"))
+        resumed.load_state_dict(half.state_dict())
+        assert torch.equal(resumed.release(messages), broadcasts[2])
+
+    def test_two_that_go_on_from_one_state_share_the_rounds(self, tmp_path):
+        messages = torch.ones(N, M, **DOUBLE)
+        first = server(ledger=Ledger(tmp_path / "ledger"), num_rounds=3)
+        first.release(messages)
+        second = server(ledger=Ledger(tmp_path / "ledger"), num_rounds=3)
+        second.load_state_dict(first.state_dict())
+        second.release(messages)
+        first.release(messages)
+        for made in (first, second):
+            with pytest.raises(OptimizerStateError, match="All 3 broadcasts"):
+                made.release(messages)
+        assert len(first.ledger) == 3
+
     def test_rounds_the_state_does_not_know_are_over(self, tmp_path):
         made = server(ledger=Ledger(tmp_path / "ledger"))
         state = made.state_dict()
@@ -287,6 +340,10 @@ class TestState:
             server().load_state_dict(state)
         with pytest.raises(OptimizerStateError, match="other settings"):
             server(noise_multiplier=2.0).load_state_dict(state)
+        other = server()
+        other.weights = ExplorationWeights(made.weights.assignment.flip(0), P)
+        with pytest.raises(OptimizerStateError, match="other settings"):
+            other.load_state_dict(state)
         broken = {**state, "broadcast": torch.full((P, M), torch.nan, **DOUBLE)}
         with pytest.raises(OptimizerStateError, match="finite broadcast"):
             server(ledger=made.ledger).load_state_dict(broken)
@@ -312,6 +369,7 @@ class TestRefuses:
             ({"num_rounds": 0}, "num_rounds"),
             ({"ledger": 3}, "ledger must be"),
             ({"sample_size": N + 1}, "sample_size"),
+            ({"ledger": Ledger(cap=ApproxDP(0.01, 1e-6))}, "at least one broadcast"),
         ],
     )
     def test_arguments(self, kwargs, match):
@@ -324,3 +382,8 @@ class TestRefuses:
             with pytest.raises(InvalidArgumentError, match="private_messages must be"):
                 made.release(messages)
             assert len(made.ledger) == 0
+
+    def test_errors_do_not_show_what_is_private(self):
+        with pytest.raises(InvalidArgumentError, match="got a list") as raised:
+            server().release([[0.777] * M] * N)
+        assert "777" not in str(raised.value)
