@@ -121,7 +121,9 @@ class ContextStore:
             or memory["experiment"] != self._experiment
         ):
             return None
-        state: dict[str, Any] = {"fingerprint": memory["fingerprint"]}
+        state: dict[str, Any] = {
+            name: memory[name] for name in ("fingerprint", "domain", "seed")
+        }
         for name in _ARRAYS:
             state[name] = torch.from_numpy(np.array(arrays[name].numpy()))
         federation, seed, number = (
@@ -142,6 +144,7 @@ class ContextStore:
                 "seed": memory.seed,
                 "number": memory.number,
                 "fingerprint": memory.state["fingerprint"],
+                "domain": memory.state["domain"],
             }
         )
         self._context.state["observed"] = ArrayRecord(

@@ -183,17 +183,6 @@ class Deployment:
             )
         self.server.load_state_dict(state["server"])
         self.broadcasts = list(state["broadcasts"])
-        self._forward()
-
-    def _forward(self) -> None:
-        """Bring a seeded generator to where the interrupted run has left it."""
-        if self.settings.seed is None:
-            return
-        again = self._new_server(Ledger())  # draws from the same generator
-        shape = (again.num_agents, again.num_features)
-        nothing = torch.zeros(shape, dtype=torch.float64, device="cpu")
-        for _ in range(self.server.num_broadcasts):
-            again.release(nothing)
 
     def _new_server(self, ledger: Ledger) -> DPFTSServer:
         settings = self.settings

@@ -37,7 +37,9 @@ _EXCLUDED = (
     "data",
     "rounding in the caller's own sums before the noise is added",
 )
-_FLOATING_POINT = "the low bits of floating-point noise (secure=True closes this, where it is offered)"
+_FLOATING_POINT = (
+    "the low bits of floating-point noise (closed by secure=True, where it is offered)"
+)
 _PACKAGES = ("botorch-dp", "torch", "dp-accounting", "opendp")
 
 
