@@ -76,6 +76,16 @@ class TestRelease:
         expected = exact_sum(made, messages + 1e-300)
         assert torch.allclose(made.release(messages), expected, atol=1e-7)
 
+    def test_who_counts_does_not_depend_on_what_was_sent(self):
+        """Each agent speaks on an axis of its own, softly or loudly."""
+        counted = []
+        for scale in (1e-3, 1.0, 1e6):
+            made = server(m=N, noise_multiplier=1e-6, generator=seeded(6))
+            heard = made.release(scale * torch.eye(N, **DOUBLE)).abs().amax(dim=0)
+            counted.append(heard > 0.5 * heard.max())
+        assert 0 < int(counted[0].sum()) < N
+        assert all(torch.equal(counted[0], other) for other in counted[1:])
+
     def test_what_it_hands_out_is_a_copy(self):
         made = server()
         first = made.release(torch.zeros(N, M, **DOUBLE))
