@@ -661,8 +661,8 @@ def _hyperparameters(name: str, private: bool) -> dict[str, Tensor]:
     else:
         opt = OnlineBO(start(stream), step=PUBLISHED_SCHEDULE, average="running")
     network = OnlineNeuralNetwork(stream.num_inputs, num_replications=R)
-    regret, theirs = torch.zeros(R), torch.zeros(R)
-    untuned = torch.zeros(R)
+    regret, theirs = torch.zeros(2, R, dtype=torch.float64)
+    untuned = torch.zeros(R, dtype=torch.float64)
     for t in range(1, 10_001):
         predicted, truth = stream.predict(t, opt.average)
         regret += (predicted - truth).square()
@@ -736,7 +736,7 @@ def _central(name: str, seed: int) -> dict[str, Tensor]:
     """DP-BO: the first 2,000 records of one order, trusted to a server."""
     cls = UberStream if name == "Uber" else CreditCardStream
     stream = cls(seed=seed)
-    box = torch.tensor([[-4.0] * stream.dim, [4.0] * stream.dim])
+    box = torch.tensor([[-4.0] * stream.dim, [4.0] * stream.dim], dtype=torch.float64)
     opt = DPGIBO(
         box,
         2000,

@@ -1,6 +1,7 @@
 """Names come on demand, and an agent does without what it does not need."""
 
 import importlib
+import pkgutil
 import subprocess
 import sys
 
@@ -22,6 +23,15 @@ def test_every_name_is_there(package):
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         module.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("package", ["botorch_dp.models", "botorch_dp.optimizers"])
+def test_no_name_shares_its_name_with_a_module(package):
+    """Importing the module would put it in the name's place."""
+    module = importlib.import_module(package)
+    modules = {info.name for info in pkgutil.iter_modules(module.__path__)}
+    assert modules
+    assert not modules & set(module.__all__)
 
 
 def test_modules_and_names_are_listed():

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from botorch_dp.models.linear_models import LinearModels
     from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
     from botorch_dp.models.radial import RadialKernel, radial_kernel
-    from botorch_dp.models.sliced_wasserstein import (
+    from botorch_dp.models.stencil import Stencil
+    from botorch_dp.models.wasserstein import (
         leave_one_out_distances,
         projection_directions,
         sliced_wasserstein,
     )
-    from botorch_dp.models.stencil import Stencil
 
 __all__ = [
     "CandidatePosterior",

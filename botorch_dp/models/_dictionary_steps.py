@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
-from botorch_dp.models.sliced_wasserstein import leave_one_out_distances
+from botorch_dp.models.wasserstein import leave_one_out_distances
 
 # The power of a covariance whose columns are then top eigenvectors, (2^3)^2 = 64: an
 # eigenvalue that is 5 % smaller is left with 0.95^64 = 4 %. Measured at 50 x 20 x 20: a

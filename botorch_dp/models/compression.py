@@ -4,7 +4,7 @@ A server that has moved to :math:`\theta` needs points D near it and weights
 :math:`W = \nabla k(\theta, D) (K + s^2 I)^{-1}`; a user then gets its gradient from its
 own losses at D as W times the losses. Both depend on public points and a fixed kernel
 only ([LDPBO2025]_, section 3.2; posterior means are not used, see
-:mod:`botorch_dp.models.sliced_wasserstein`). Two rules keep D small:
+:mod:`botorch_dp.models.wasserstein`). Two rules keep D small:
 
 **Trace** (default). Keep :math:`\mathrm{tr}\, \Sigma_D(\theta) / p \le \kappa^2`. Then
 D is within :math:`\kappa` of every larger dictionary D', without any projections: as
@@ -53,7 +53,7 @@ from botorch_dp.models.kernel_gradients import (
     prior_gradient_covariance,
 )
 from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
-from botorch_dp.models.sliced_wasserstein import (
+from botorch_dp.models.wasserstein import (
     leave_one_out_distances,
     projection_directions,
     sliced_wasserstein,

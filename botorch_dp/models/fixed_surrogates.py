@@ -32,7 +32,7 @@ from botorch_dp.models.describe import describe_kernel
 from botorch_dp.models.gradient_surrogate import GradientSurrogate, check_box
 from botorch_dp.models.kernel_closed_forms import rbf_profile
 from botorch_dp.models.radial import radial_kernel
-from botorch_dp.models.sliced_wasserstein import public_generator
+from botorch_dp.models.wasserstein import public_generator
 
 
 class _FixedSurrogate(GradientSurrogate):

@@ -41,8 +41,8 @@ class Stencil(GradientSurrogate):
         >>> stencil.points
         tensor([[ 0.5000,  0.0000],
                 [ 0.0000,  0.5000],
-                [-0.5000, -0.0000],
-                [-0.0000, -0.5000]])
+                [-0.5000,  0.0000],
+                [ 0.0000, -0.5000]])
         >>> losses = (stencil.points - 1.0).square().sum(dim=-1) / 2
         >>> stencil.gradient(losses)
         tensor([-1., -1.])
