@@ -205,7 +205,9 @@ _TABLE_3 = {
 def table_3() -> list[Row]:
     """Table 3: mean squared error x 1e-3, p = 20
 
-    Settings as above, kappa = 0.2. The paper's private rows lie far below the floor,
+    Settings as above, kappa = 0.2. The paper's private rows lie far below the floor
+    (on the logistic model ours do, too: there 20,000 users under this noise are too few
+    for asymptotics, and estimates are mostly noise around the start),
     and its rows without privacy below what its own steps allow: with steps
     0.2 t^-0.505 and a curvature of 0.068 (linear model) the distance to the optimum
     shrinks at most 41-fold in 20,000 steps, and the average of all iterates remembers
@@ -927,7 +929,10 @@ def _endless(mode: str) -> Row:
     opt = LDPBO(stream.initial_x, GDP(1.0), B, mode=mode, generator=seeded(1))
     done = 0
     row: Row = {"mode": mode}
+    last = 1_000_000 if mode == "stencil" else 100_000
     for t in (1000, 10_000, 100_000, 1_000_000):
+        if t > last:
+            break
         opt.run(stream, t - done, progress=False)
         began = time.perf_counter()
         opt.run(stream, 1000, progress=False)
@@ -942,7 +947,8 @@ def _endless(mode: str) -> Row:
 def endless() -> list[Row]:
     """Cost and state of a long stream, linear model, p = 5, one replication
 
-    Milliseconds per step over 1,000 steps after t, and the size of a checkpoint.
+    Milliseconds per step over 1,000 steps after t, and the size of a checkpoint. With a
+    dictionary up to t = 100,000 only.
     """
     found: list[Row] = in_parallel(_endless, (("stencil",), ("swc",)))
     return found

@@ -11,7 +11,8 @@ from botorch_dp.models import Stencil, kernel_gradient
 class TestStencil:
     @pytest.mark.parametrize("kernel", [RBFKernel(), MaternKernel(nu=2.5)])
     def test_is_the_posterior_mean_of_the_gradient_but_for_scale(self, kernel, double):
-        kernel = ScaleKernel(kernel).to(**double)
+        with double["device"]:
+            kernel = ScaleKernel(kernel).to(**double)
         x = torch.tensor([0.3, -1.0, 2.0], **double)
         stencil = Stencil(x, half_width=0.2)
         D = stencil.points
