@@ -22,6 +22,7 @@ References:
 import math
 from collections.abc import Callable
 
+import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfcx, erfinv, log_ndtr, ndtr, ndtri, ndtri_exp
 
@@ -33,6 +34,8 @@ _XTOL = 1e-14
 _LEAST_MU = 1e-10
 # Beyond, nothing is private, and exponents of mu^2 / 2 have lost their digits.
 _MOST_MU = 1e5
+# Likewise rho, which is mu^2 / 2.
+_LEAST_RHO = _LEAST_MU**2 / 2
 # Below, the logarithm of a moment is lost in the rounding of the moment.
 _LEAST_MOMENT = 1e-6
 _RTOL = 8.9e-16  # the smallest that scipy's brentq takes: 4 machine epsilons
@@ -177,42 +180,49 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     """Smallest epsilon known for which rho-zCDP gives (epsilon, delta)-DP.
 
     [Canonne2020discrete]_, Proposition 12, at the best of all orders: a zCDP
-    mechanism is (a, rho a)-RDP for every a > 1.
+    mechanism is (a, rho a)-RDP for every a > 1. The derivative in a vanishes where
+    rho (a - 1)^2 + log a = log(1/delta), whose left side grows with a.
     """
+    rho = max(rho, _LEAST_RHO)
+    target = -math.log(delta)
 
-    def at_order(log_excess: float) -> float:
-        order = 1.0 + math.exp(log_excess)
-        return (
-            rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
-        )
+    def surplus(log_excess: float) -> float:
+        excess = math.exp(log_excess)  # order - 1
+        return rho * excess**2 + math.log1p(excess) - target
 
-    # Without the small terms the best order is 1 + sqrt(log(1/delta)/rho).
-    guess = math.log(-math.log(delta) / rho) / 2
-    best = minimize_scalar(
-        at_order, bounds=(guess - 5, guess + 5), options={"xatol": 1e-9}
-    )
-    return max(0.0, float(best.fun))
+    # At the lower end each term has at most half of the target, at the upper the first
+    # has all of it.
+    upper = math.log(target / rho) / 2
+    lower = min(upper - _LOG2 / 2, math.log(math.expm1(min(target, 100.0) / 2)))
+    excess = math.exp(_root_between(surplus, lower, upper))
+    epsilon = rho * (1 + excess) - math.log1p(1 / excess)
+    return max(0.0, epsilon + (target - math.log1p(excess)) / excess)
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
     """Smallest delta known for which rho-zCDP gives (epsilon, delta)-DP.
 
-    The inverse of :func:`zcdp_epsilon`, at the best of all orders again.
+    The inverse of :func:`zcdp_epsilon`, at the best of all orders again: the
+    derivative vanishes where (2a - 1) rho + log(1 - 1/a) = epsilon, whose left side
+    grows with a.
     """
+    rho = max(rho, _LEAST_RHO)
 
-    def log_delta(log_excess: float) -> float:
-        excess = math.exp(log_excess)  # order - 1
-        order = 1.0 + excess
-        return excess * (rho * order - epsilon + math.log1p(-1 / order)) - math.log(
-            order
-        )
+    def surplus(log_excess: float) -> float:
+        excess = math.exp(log_excess)  # order - 1; log(1 - 1/order) below
+        return (2 * excess + 1) * rho - np.logaddexp(0.0, -log_excess) - epsilon
 
-    # Without the small terms the best order is (1 + epsilon/rho)/2.
-    guess = math.log(max(1e-3, (epsilon / rho - 1) / 2))
-    best = minimize_scalar(
-        log_delta, bounds=(guess - 5, guess + 5), options={"xatol": 1e-9}
-    )
-    return math.exp(min(0.0, float(best.fun)))
+    # log(1 + 1/x) is at most 1/x, which leaves a quadratic with a larger root, and at
+    # least -log x, which leaves a smaller one.
+    gap = epsilon - rho
+    root = math.sqrt(gap**2 + 8 * rho)
+    larger = (root + gap) / (4 * rho) if gap > 0 else 2 / (root - gap)
+    log_excess = _root_between(surplus, min(0.0, gap - 2 * rho), math.log(larger))
+    excess = math.exp(log_excess)
+    log_delta = excess * (
+        rho * (1 + excess) - epsilon - np.logaddexp(0.0, -log_excess)
+    ) - math.log1p(excess)
+    return math.exp(min(0.0, log_delta))
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
@@ -228,6 +238,13 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
         upper += 1
     # One part in 1e10 below the root: the inner minimum is not exact.
     return math.exp(brentq(excess, lower, upper, xtol=1e-12)) * (1 - 1e-10)
+
+
+def _root_between(
+    growing: Callable[[float], float], lower: float, upper: float
+) -> float:
+    """Root of a function that grows, one to spare at both ends for rounding."""
+    return brentq(growing, lower - 1, upper + 1, xtol=_XTOL, rtol=_RTOL)
 
 
 def rdp_epsilon(order: float, divergence: float, delta: float) -> float:

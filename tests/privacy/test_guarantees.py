@@ -3,8 +3,9 @@
 import math
 
 import mpmath
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from botorch_dp import GDP, RDP, ApproxDP, PureDP
@@ -289,11 +290,33 @@ class TestZCDP:
         assert found >= best * 0.98 - 1e-3
 
     @settings(deadline=None)
-    @given(rho=st.floats(1e-6, 50.0), delta=st.floats(1e-12, 0.1))
+    @given(rho=st.floats(1e-12, 1e4), delta=st.floats(1e-300, 0.9))
+    @example(rho=0.013671875, delta=0.09375)  # epsilon is below rho
     def test_delta_inverts_epsilon(self, rho, delta):
         epsilon = curves.zcdp_epsilon(rho, delta)
         if epsilon > 0:
-            assert curves.zcdp_delta(rho, epsilon) == pytest.approx(delta, rel=1e-4)
+            assert curves.zcdp_delta(rho, epsilon) == pytest.approx(delta, rel=1e-9)
+
+    @settings(deadline=None)
+    @given(rho=st.floats(1e-6, 50.0), epsilon=st.floats(0.0, 50.0))
+    @example(rho=50.0, epsilon=0.0)
+    def test_delta_is_the_best_of_all_orders(self, rho, epsilon):
+        found = math.log(curves.zcdp_delta(rho, epsilon) or 5e-324)
+        x = np.logspace(-25, 8, 2000)  # order - 1
+        grid = x * (rho * (1 + x) - epsilon - np.log1p(1 / x)) - np.log1p(x)
+        best = max(min(0.0, grid.min()), math.log(5e-324))
+        assert found <= best + 1e-12
+        assert found >= best * 1.001 - 1e-3
+
+    @pytest.mark.parametrize("rho", [1e-30, 1e-12, 1.0, 1e5, 1e8])
+    def test_extremes(self, rho):
+        deltas = [curves.zcdp_delta(rho, e) for e in (0.0, 1e-12, 1e-3, 1.0, 1e3, 1e9)]
+        assert deltas == sorted(deltas, reverse=True)
+        assert all(0.0 <= delta <= 1.0 for delta in deltas)
+        epsilons = [
+            curves.zcdp_epsilon(rho, d) for d in (5e-324, 1e-12, 0.5, 1 - 1e-15)
+        ]
+        assert epsilons == sorted(epsilons, reverse=True)
 
     @settings(deadline=None)
     @given(epsilon=st.floats(1e-2, 50.0), delta=st.floats(1e-12, 0.1))
