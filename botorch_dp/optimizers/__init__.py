@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     )
     from botorch_dp.optimizers.dp_gibo import DPGIBO
     from botorch_dp.optimizers.federation import Federation
-    from botorch_dp.optimizers.fts_accounting import (
-        noise_multiplier_for,
-        published_privacy_loss,
-    )
+    from botorch_dp.optimizers.fts_accounting import published_privacy_loss
     from botorch_dp.optimizers.fts_agents import FTSAgent, FTSAgents
     from botorch_dp.optimizers.fts_server import DPFTSServer
     from botorch_dp.optimizers.ldp_bo import LDPBO
@@ -65,7 +62,6 @@ __all__ = [
     "StepSchedule",
     "ThompsonSampling",
     "mallows_weighted",
-    "noise_multiplier_for",
     "published_privacy_loss",
 ]
 

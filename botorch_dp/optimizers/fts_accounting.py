@@ -1,4 +1,4 @@
-r"""Privacy losses of federated Thompson sampling: as published, and noise for a budget.
+r"""Privacy losses of federated Thompson sampling, as published.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -13,8 +13,6 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from botorch_dp._checks import check_count, check_positive, check_probability
-from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import Guarantee, PoissonGaussianEvent, PrivacyAccountant
 
 _ORDERS = range(2, 34)
 
@@ -47,37 +45,3 @@ def published_privacy_loss(
         moment = float(logsumexp(terms + k * (k - 1) / (2 * z**2)))
         bounds.append((rounds * moment - log_delta) / (order - 1))
     return min(bounds)
-
-
-def noise_multiplier_for(
-    guarantee: Guarantee, *, sampling_rate: float, num_rounds: int
-) -> float:
-    """Return the least noise at which that many Poisson-sampled rounds meet a budget.
-
-    Up to 1 %, on the safe side, by exact accounting.
-
-    Args:
-        guarantee: For all rounds together.
-        sampling_rate: The probability that an agent counts in a round.
-        num_rounds: How many broadcasts.
-    """
-
-    def fits(z: float) -> bool:
-        accountant = PrivacyAccountant()
-        accountant.compose(PoissonGaussianEvent(z, sampling_rate), num_rounds)
-        return accountant.within(guarantee)
-
-    high = 1.0
-    while not fits(high):
-        high *= 2.0
-        if high > 1e6:
-            raise InvalidArgumentError(
-                f"guarantee cannot be met by sampled Gaussian noise, got {guarantee!r}."
-            )
-    low = high / 2.0
-    while high > 1e-3 and fits(low):
-        low, high = low / 2.0, low
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high

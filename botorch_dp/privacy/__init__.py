@@ -52,7 +52,10 @@ from botorch_dp.privacy.noise import (
     SystemNoise,
 )
 from botorch_dp.privacy.selection import ExponentialMechanism
-from botorch_dp.privacy.subsampling import SubsampledGaussianMechanism
+from botorch_dp.privacy.subsampling import (
+    SubsampledGaussianMechanism,
+    noise_multiplier_for,
+)
 
 __all__ = [
     "GDP",
@@ -99,6 +102,7 @@ __all__ = [
     "mallows_gradient_bound",
     "mallows_weights",
     "mu_audit_power",
+    "noise_multiplier_for",
     "private_clipping_diagnostics",
     "worst_log_ratio",
     "zcdp_noise_std",

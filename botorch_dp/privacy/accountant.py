@@ -267,14 +267,21 @@ def _epsilon_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
 
 
 def _basic_epsilon(groups: _Groups, delta: float) -> float | None:
-    """Add up epsilons and deltas, None if that is not possible within ``delta``."""
-    bounds = [(event.approx, count) for event, count in groups]
+    """Add up epsilons and deltas, None if that is not possible within ``delta``.
+
+    Gaussian releases, composed exactly, are one of the summands.
+    """
+    others = frozenset((e, n) for e, n in groups if e.gdp_mu is None)
+    bounds = [(event.approx, count) for event, count in others]
     if any(bound is None for bound, _ in bounds):
         return None
     epsilon = math.fsum(count * bound[0] for bound, count in bounds if bound)
     used = math.fsum(count * bound[1] for bound, count in bounds if bound)
     if used >= delta:
         return None
+    mu = _total_mu(groups - others)
+    if mu:
+        return epsilon + curves.gdp_epsilon(mu, delta - used)
     return curves.pure_epsilon_at(epsilon, (delta - used) / (1 - used))
 
 

@@ -47,6 +47,8 @@ RDP_ORDERS: FloatArray = np.concatenate(
 )
 # The time of dp-accounting's bound for fixed-size samples grows with the order cubed.
 _MOST_FIXED_SIZE_ORDERS = 63
+# dp-accounting takes the exponential of epsilon, which overflows at 709.
+_LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
@@ -433,7 +435,9 @@ def _laplace_pld(noise_multiplier: float, interval: float) -> PLD:
 
 
 @lru_cache(maxsize=64)
-def _parameter_pld(epsilon: float, delta: float, interval: float) -> PLD:
+def _parameter_pld(epsilon: float, delta: float, interval: float) -> PLD | None:
+    if epsilon > _LARGEST_EXPONENT:
+        return None
     return privacy_loss_distribution.from_privacy_parameters(
         common.DifferentialPrivacyParameters(epsilon, delta),
         value_discretization_interval=interval,

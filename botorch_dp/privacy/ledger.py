@@ -93,6 +93,10 @@ class Ledger:
     def __init__(
         self, path: str | os.PathLike[str] | None = None, cap: Guarantee | None = None
     ) -> None:
+        if not isinstance(path, str | os.PathLike | None):
+            raise InvalidArgumentError(
+                f"path must name a file, or be None, got {path!r}; the budget is cap=."
+            )
         if cap is not None:
             check_guarantee("cap", cap)
         self._cap = cap
@@ -241,6 +245,9 @@ class Ledger:
                 "be charged unseen: give it a path."
             )
         return (_reopen, (self.path,))
+
+    def __sklearn_clone__(self) -> "Ledger":
+        return self  # clones of an estimator spend from the same budget
 
     def _refuse_overspending(self, event: PrivacyEvent, count: int) -> None:
         if self._cap is None or self._accountant.plus(event, count).within(self._cap):

@@ -7,6 +7,8 @@ References:
         Renyi Differential Privacy and Analytical Moments Accountant. AISTATS 2019.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,12 +19,14 @@ from botorch_dp._checks import (
     check_private_tensor,
 )
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.clipping import clip_rows
 from botorch_dp.privacy.events import (
     FixedSizeGaussianEvent,
     PoissonGaussianEvent,
     PrivacyEvent,
 )
+from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger import Chargeable
 from botorch_dp.privacy.mechanisms import Mechanism
 from botorch_dp.privacy.noise import SecureNoise
@@ -148,3 +152,44 @@ class SubsampledGaussianMechanism(Mechanism):
             total = (mask.double().unsqueeze(-2) @ clipped.double()).squeeze(-2)
         noisy = self.noise_source.add_gaussian(total, self.noise_std)
         return noisy.to(private_rows.dtype)
+
+
+def noise_multiplier_for(
+    guarantee: Guarantee,
+    *,
+    sampling_rate: float,
+    num_releases: int,
+    beside: PrivacyAccountant | None = None,
+    tolerance: float = 0.01,
+) -> float:
+    """Return the least noise at which that many Poisson-sampled releases meet a budget.
+
+    On the safe side, by exact accounting.
+
+    Args:
+        guarantee: For all of them together, and for what is beside them.
+        sampling_rate: The probability that a record, or an agent, is in a sample.
+        num_releases: How many releases.
+        beside: What else is released under the same guarantee; nothing by default.
+        tolerance: How far above the least noise the result may be, relatively.
+    """
+    others = PrivacyAccountant() if beside is None else beside
+
+    def fits(z: float) -> bool:
+        event = PoissonGaussianEvent(z, sampling_rate)
+        return others.plus(event, num_releases).within(guarantee)
+
+    high = 1.0
+    while not fits(high):
+        high *= 2.0
+        if high > 1e6:
+            raise InvalidArgumentError(
+                f"guarantee cannot be met by sampled Gaussian noise, got {guarantee!r}."
+            )
+    low = high / 2.0
+    while high > 1e-3 and fits(low):
+        low, high = low / 2.0, low
+    while high / low > 1 + tolerance:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

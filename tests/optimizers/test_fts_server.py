@@ -12,13 +12,9 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     OptimizerStateError,
 )
-from botorch_dp.optimizers import (
-    DPFTSServer,
-    noise_multiplier_for,
-    published_privacy_loss,
-)
+from botorch_dp.optimizers import DPFTSServer, published_privacy_loss
 from botorch_dp.optimizers.fts_weights import ExplorationWeights
-from botorch_dp.privacy import PoissonGaussianEvent, PrivacyAccountant, audit_epsilon
+from botorch_dp.privacy import PrivacyAccountant, audit_epsilon
 
 from .problems import CPU, DOUBLE, seeded
 
@@ -267,14 +263,6 @@ class TestAccounting:
             made.release(torch.zeros(200, 2, **DOUBLE))
         assert made.ledger.spent(delta) == pytest.approx(exact, abs=0.005)
         assert made.certificate().adjacency == "zero_out"
-
-    def test_noise_for_a_budget(self):
-        budget = ApproxDP(4.0, 1e-3)
-        z = noise_multiplier_for(budget, sampling_rate=0.25, num_rounds=20)
-        for factor, fits in ((1.0, True), (0.98, False)):
-            accountant = PrivacyAccountant()
-            accountant.compose(PoissonGaussianEvent(factor * z, 0.25), 20)
-            assert accountant.within(budget) == fits
 
     def test_a_cap_stops_the_rounds(self):
         made = server(ledger=Ledger(cap=ApproxDP(3.0, 1e-3)))

@@ -279,6 +279,31 @@ class TestComposition:
         assert accountant.get_delta(exact) >= 1e-5
 
 
+class TestLargeBudgets:
+    """Where nothing but adding up is left."""
+
+    def test_a_choice_and_a_gaussian_value_add_up(self):
+        for epsilon in (1.0, 100.0, 1000.0):
+            value = ApproxDP(epsilon / 2, 1e-5).to_gdp()
+            total = account(
+                (PureEvent(epsilon / 2), 1), (GaussianEvent(1 / value.mu), 1)
+            )
+            assert total.within(ApproxDP(epsilon, 1e-5))
+            assert total.get_epsilon(1e-5) <= epsilon * (1 + 1e-9)
+
+    def test_gaussians_count_once_and_deltas_are_used_up(self):
+        total = account(
+            (ApproxEvent(200.0, 4e-6), 2),
+            (GaussianEvent(0.1), 3),
+            (PureEvent(300.0), 1),
+        )
+        expected = 700.0 + GDP(math.sqrt(300.0)).epsilon(2e-6)
+        assert total.spent(1e-5).amount <= expected * (1 + 1e-12)
+
+    def test_beyond_the_reach_of_exponentials(self):
+        assert account((PureEvent(5000.0), 1)).get_epsilon(1e-5) == pytest.approx(5000)
+
+
 class TestBudgets:
     @pytest.mark.parametrize(
         ("budget", "event"),

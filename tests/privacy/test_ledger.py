@@ -540,3 +540,8 @@ class TestProcesses:
         assert "give it a path" in answer.get(timeout=60)
         process.join()
         assert len(ledger) == 0
+
+
+def test_a_guarantee_is_no_path():
+    with pytest.raises(InvalidArgumentError, match=r"path must name a file.*cap="):
+        Ledger(GDP(1.0))
