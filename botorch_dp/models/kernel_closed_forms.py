@@ -9,16 +9,16 @@ r"""Derivatives of GPyTorch's kernels in closed form, exact at coincident points
     \nabla_1 \nabla_2^\top k = \rho \, \mathrm{diag}(\ell)^{-2}
         - \tau \, (z / \ell)(z / \ell)^\top.
 
-====================  ================================  ======================
-kernel                :math:`\phi`                      :math:`\rho`
-====================  ================================  ======================
-RBF                   :math:`e^{-q/2}`                  :math:`e^{-q/2}`
-Matern-5/2            :math:`(1 + s + s^2/3) e^{-s}`    :math:`5/3 (1 + s) e^{-s}`
+====================  ==================================  ==============================
+kernel                :math:`\phi`                        :math:`\rho`
+====================  ==================================  ==============================
+RBF                   :math:`e^{-q/2}`                    :math:`e^{-q/2}`
+Matern-5/2            :math:`(1 + s + s^2/3) e^{-s}`      :math:`5/3 (1 + s) e^{-s}`
 (s = sqrt(5 q))
-rational quadratic    :math:`(1 + q/2\alpha)^{-\alpha}` :math:`\phi / (1 + q/2\alpha)`
-cosine                :math:`\cos(\pi \sqrt q)`         :math:`\pi^2 \sin(s) / s`
+rational quadratic    :math:`(1 + q/2\alpha)^{-\alpha}`   :math:`\phi / (1 + q/2\alpha)`
+cosine                :math:`\cos(\pi \sqrt q)`           :math:`\pi^2 \sin(s) / s`
 (s = pi sqrt(q))
-====================  ================================  ======================
+====================  ==================================  ==============================
 """
 
 import functools

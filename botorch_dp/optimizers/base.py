@@ -36,6 +36,8 @@ class Step:
         noise_std: The standard deviation of the noise on each released number; 0 where
             none was added.
         trace: What the surrogate left unknown of the gradient, if there is one.
+        num_points: How many points the dictionary kept after the step, in each
+            replication, if there is one.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Step:
     num_evaluations: int
     noise_std: float = 0.0
     trace: float | None = None
+    num_points: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,34 @@ class ChargingOptimizer(PrivateOptimizer):
                 mechanism.noise_source.add_gaussian(zeros, mechanism.noise_std)
 
 
+def check_affordable(
+    ledger: Ledger, costs: Sequence[tuple[PrivacyEvent, int]], adjacency: str
+) -> None:
+    """Raise before hours of work, if the ledger would refuse in the end.
+
+    Args:
+        ledger: What is going to be charged.
+        costs: Events, and how often.
+        adjacency: For which neighbours they are stated.
+    """
+    if ledger.adjacency not in (None, adjacency):
+        raise InvalidArgumentError(
+            f"ledger must have charges for adjacency={adjacency!r}, got "
+            f"{ledger.adjacency!r}: costs for different neighbours do not add up."
+        )
+    if ledger.cap is None:
+        return
+    accountant = ledger.accountant()
+    for event, count in costs:
+        accountant = accountant.plus(event, count)
+    if not accountant.within(ledger.cap):
+        raise BudgetExceededError(
+            f"The ledger has the cap {ledger.cap!r} and {len(ledger)} charge(s) "
+            "already: this run does not fit under it. Nothing was evaluated, recorded "
+            "or drawn."
+        )
+
+
 def mean_sensitivity(width: float, num_records: int) -> float:
     """Return what one record can change of a mean of values in a range.
 

@@ -91,6 +91,9 @@ class DPGIBO(PrivateGradientDescent):
         search: How to choose the points: ``"design"`` in closed form (the default, for
             radial kernels), ``"polish"`` it by ``optimize_acqf``, or ``"optimize"``
             from random starts (the default for other kernels).
+        adjacency: For which neighbours the guarantee holds: ``"replace_one"``, or
+            ``"zero_out"``, where one record contributes nothing and the noise is half
+            as large; see :class:`PrivateGradientDescent`.
         ledger: What is charged; by default one with the guarantee as its cap.
         generator: Seeds the noise: for experiments only.
         secure: Exact discrete noise; with ``ApproxDP`` or ``RDP``.
@@ -128,6 +131,7 @@ class DPGIBO(PrivateGradientDescent):
         window: int | None = None,
         tolerance: float | None = None,
         search: str | None = None,
+        adjacency: str = "replace_one",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
@@ -142,6 +146,7 @@ class DPGIBO(PrivateGradientDescent):
             update=update,
             step_size=step_size,
             initial_x=initial_x,
+            adjacency=adjacency,
             ledger=ledger,
             generator=generator,
             secure=secure,

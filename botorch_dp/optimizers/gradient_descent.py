@@ -6,7 +6,9 @@ With :math:`g_i` the gradient of record i, a step releases
     \frac{1}{n} \sum_{i=1}^n g_i \min(1, B / \|g_i\|) + N(0, \sigma^2 I), \qquad
     \sigma = \frac{2 B \sqrt{T}}{n \mu},
 
-which replacing one record moves by at most 2 B / n. Everything after it is
+which replacing one record moves by at most 2 B / n. For ``zero_out`` neighbours, of
+which one lacks a record (its gradient counts as zero, n stays the same), it moves by at
+most B / n, and half the noise gives the same mu. Everything after it is
 post-processing: any update rule, projections and averages. Where the gradients come
 from is up to subclasses.
 """
@@ -19,13 +21,14 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer
 
-from botorch_dp._checks import check_positive
+from botorch_dp._checks import check_choice, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.base import Step
 from botorch_dp.optimizers.charging import (
     ASSUMPTIONS,
     ChargingOptimizer,
     RunLedger,
+    check_affordable,
     check_gaussian,
     mean_sensitivity,
     share_of_a_step,
@@ -47,6 +50,8 @@ _UPDATES: dict[str, tuple[Callable[..., Optimizer], float]] = {
     "adagrad": (Adagrad, 0.2),
     "sgd": (SGD, 0.1),
 }
+# How far a record clipped to 1 can move the sum of all.
+_MOVES = {"replace_one": 2.0, "zero_out": 1.0}
 
 
 class PrivateGradientDescent(ChargingOptimizer):
@@ -64,6 +69,9 @@ class PrivateGradientDescent(ChargingOptimizer):
             for SGD by default.
         initial_x: Where to start, a ``d`` tensor; the centre of the box by default. It
             must not depend on private data.
+        adjacency: For which neighbours the guarantee holds: ``"replace_one"``, or
+            ``"zero_out"``, where one record contributes nothing, to share a ledger with
+            training steps of Opacus.
         ledger: What is charged; by default one with the guarantee as its cap.
         generator: Seeds the noise: for experiments only.
         secure: Exact discrete noise; with ``ApproxDP`` or ``RDP``.
@@ -81,6 +89,7 @@ class PrivateGradientDescent(ChargingOptimizer):
         update: Update = "adagrad",
         step_size: float | None = None,
         initial_x: Tensor | None = None,
+        adjacency: str = "replace_one",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
@@ -94,7 +103,9 @@ class PrivateGradientDescent(ChargingOptimizer):
             ledger=ledger,
         )
         self.clip_norm = check_positive("clip_norm", clip_norm)
-        sensitivity = mean_sensitivity(2 * self.clip_norm, self.num_records)
+        self.adjacency = check_choice("adjacency", adjacency, tuple(_MOVES))
+        width = _MOVES[self.adjacency] * self.clip_norm
+        sensitivity = mean_sensitivity(width, self.num_records)
         share = share_of_a_step(
             guarantee,
             self.num_steps,
@@ -103,7 +114,11 @@ class PrivateGradientDescent(ChargingOptimizer):
             secure=secure,
         )
         self._mechanism = GaussianMechanism(
-            share, sensitivity=sensitivity, generator=generator, secure=secure
+            share,
+            sensitivity=sensitivity,
+            adjacency=self.adjacency,
+            generator=generator,
+            secure=secure,
         )
         self._set_update(update, step_size)
         self._parameter = self.coordinates.box.mean(dim=0)
@@ -133,6 +148,21 @@ class PrivateGradientDescent(ChargingOptimizer):
         """
         return self._num_charged >= self.num_steps
 
+    def ask(self) -> Tensor:
+        """Return the points to evaluate next, from public state alone.
+
+        Returns:
+            A ``b x d`` tensor; the same one until :meth:`tell` is called.
+
+        Raises:
+            BudgetExceededError: Before the first step, if all of them do not fit under
+                the ledger's cap.
+        """
+        if not self._num_charged:
+            cost = self._mechanism.event(self.bounds.shape[-1])
+            check_affordable(self.ledger, [(cost, self.num_steps)], self.adjacency)
+        return super().ask()
+
     def certificate(self) -> Certificate:
         """Return what is guaranteed of everything charged to the ledger."""
         return Certificate.from_ledger(
@@ -149,6 +179,7 @@ class PrivateGradientDescent(ChargingOptimizer):
         return {
             **super().settings(),
             "clip_norm": self.clip_norm,
+            "adjacency": self.adjacency,
             "update": self._update_name,
             "step_size": self._step_size,
         }

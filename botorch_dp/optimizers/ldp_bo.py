@@ -275,8 +275,13 @@ class LDPBO:
         number = self.num_steps
         if number % self._stride:
             return
-        per_step = self.server.surrogate.points.shape[-2]
-        self._history.append(Step(number, self.x, number * per_step, noise_std))
+        surrogate, num_points = self.server.surrogate, None
+        if self.server.mode != "stencil":  # whose number never changes
+            num_points = tuple(surrogate.num_points.flatten().tolist())
+        num_evaluations = number * surrogate.points.shape[-2]
+        self._history.append(
+            Step(number, self.x, num_evaluations, noise_std, num_points=num_points)
+        )
         if len(self._history) == _LONGEST_HISTORY:
             self._history = self._history[1::2]
             self._stride *= 2
@@ -368,7 +373,12 @@ class LDPBO:
             history = [
                 Step(**{**step, "x": step["x"].to(self.x)}) for step in state["history"]
             ]
-            if any(step.x.shape != self.x.shape for step in history):
+            replications = self.x.shape[:-1].numel()
+            if any(
+                step.x.shape != self.x.shape
+                or (step.num_points and len(step.num_points) != replications)
+                for step in history
+            ):
                 raise ValueError("a history of another shape")
         except Exception as error:
             raise OptimizerStateError(

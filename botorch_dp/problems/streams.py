@@ -128,7 +128,7 @@ class StreamProblem(ABC):
                 do if there is one.
 
         Returns:
-            A tensor like x: private.
+            A tensor like x; private.
         """
         gradients = self._gradients(self._record(step), self._check_point(x))
         return gradients.squeeze(0) if x.dim() == 1 else gradients

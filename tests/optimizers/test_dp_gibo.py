@@ -13,7 +13,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
     UnsupportedKernelError,
 )
-from botorch_dp.privacy import SecureNoise, clip_rows
+from botorch_dp.privacy import GaussianEvent, SecureNoise, clip_rows
 
 from .problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
@@ -415,7 +415,25 @@ class TestMisuse:
         ledger = Ledger(cap=GDP(1.0))
         make(ledger=ledger).run(Quadratics(), progress=False)
         opt = make(ledger=ledger)
+        with pytest.raises(BudgetExceededError, match="Nothing was evaluated"):
+            opt.ask()
+        assert len(ledger) == 5
+
+    def test_a_budget_for_some_of_the_steps(self):
+        """Refused before the first, not after the last that is affordable."""
+        ledger = Ledger(cap=GDP(1.0))
+        ledger.charge(GaussianEvent(2.0))
+        evaluated = []
+        with pytest.raises(BudgetExceededError, match="does not fit under it"):
+            make(ledger=ledger).run(evaluated.append, progress=False)
+        assert evaluated == []
+        assert len(ledger) == 1
+
+    def test_a_budget_that_another_run_spends_meanwhile(self):
+        ledger = Ledger(cap=GDP(1.0))
+        opt = make(ledger=ledger)
         losses = Quadratics()(opt.ask())
+        make(ledger=ledger).run(Quadratics(), progress=False)
         before = opt.state_dict()
         with pytest.raises(BudgetExceededError):
             opt.tell(losses)

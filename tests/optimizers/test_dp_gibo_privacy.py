@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from botorch_dp import DPGIBO, GDP, Ledger, NoisyGradientDescent
-from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers import gradient_descent
 from botorch_dp.privacy import GaussianMechanism, audit_mu, mu_audit_power
 
@@ -30,7 +30,7 @@ class Slopes:
         return self.slopes @ X.mT
 
 
-def trajectories(first, seed, broken=None):
+def trajectories(first, seed, broken=None, adjacency="replace_one"):
     """Released trajectories, projected on where the two data sets differ most.
 
     Wide bounds and plain gradient descent, so that the whole trajectory is known from
@@ -49,6 +49,7 @@ def trajectories(first, seed, broken=None):
             transform="identity",
             update="sgd",
             step_size=1.0,
+            adjacency=adjacency,
             generator=generator,
         )
         if broken == "noise halved":
@@ -86,6 +87,74 @@ class TestAudit:
         monkeypatch.setattr(gradient_descent, "clip_rows", lambda rows, bound: rows)
         low, high = trajectories(-3.0, 5), trajectories(3.0, 6)
         assert audit_mu(low, high, threshold=0.0).rejects(GDP(MU))
+
+
+class TestZeroOut:
+    """One record contributes nothing: its losses are constant, its gradient is zero.
+
+    The trajectory's mean moves by B/n against a noise of B/(n mu): exactly mu.
+    """
+
+    def test_half_the_noise(self):
+        settings = {"clip_norm": 0.3, "num_steps": 4}
+        replaced, zeroed = make(**settings), make(adjacency="zero_out", **settings)
+        assert math.isclose(zeroed.noise_std, replaced.noise_std / 2)
+        assert math.isclose(zeroed.noise_std, 0.3 * 2 / 200, rel_tol=1e-9)
+
+    def test_certificate_and_settings(self):
+        opt = make(adjacency="zero_out")
+        assert opt.settings()["adjacency"] == "zero_out"
+        certificate = opt.run(Quadratics(), progress=False).certificate
+        assert certificate.adjacency == "zero_out"
+        assert math.isclose(certificate.guarantee.mu, 1.0)
+        assert certificate.parameters["adjacency"] == "zero_out"
+        assert make().settings()["adjacency"] == "replace_one"
+
+    def test_a_state_of_the_other_kind_is_refused(self):
+        with pytest.raises(OptimizerStateError, match="adjacency='zero_out' there"):
+            make().load_state_dict(make(adjacency="zero_out").state_dict())
+
+    def test_a_ledger_is_for_one_kind(self):
+        ledger, problem = Ledger(), Quadratics()
+        make(adjacency="zero_out", ledger=ledger).run(problem, progress=False)
+        opt = make(ledger=ledger)
+        with pytest.raises(InvalidArgumentError, match=r"'replace_one'.*'zero_out'"):
+            opt.ask()
+
+    def test_not_for_a_number_of_records_that_is_private(self):
+        with pytest.raises(InvalidArgumentError, match="'replace_one', 'zero_out'"):
+            make(adjacency="add_or_remove_one")
+
+    @pytest.mark.parametrize("first", [3.0, float("nan")])
+    def test_a_record_moves_the_mean_by_no_more_than_B_over_n(self, first):
+        means = []
+        for slope in (0.0, first):
+            opt = make(d=2, n=N, clip_norm=B, adjacency="zero_out")
+            means.append(released_mean(opt, Slopes(slope)(opt.ask())))
+        moved = float((means[1] - means[0]).norm())
+        assert moved <= B / N * (1 + 1e-9)
+        if first == 3.0:  # the worst record attains the bound
+            assert math.isclose(moved, B / N, rel_tol=1e-6)
+
+    def audit(self, seed, broken=None):
+        absent = trajectories(0.0, seed, broken, "zero_out")
+        present = trajectories(3.0, seed + 1, broken, "zero_out")
+        return audit_mu(absent, present, threshold=B / N / 2)
+
+    def test_whole_runs(self):
+        result = self.audit(11)
+        assert not result.rejects(GDP(MU))
+        assert result.rejects(GDP(MU / 4))  # the audit sees what is there
+
+    def test_halved_noise_is_refuted(self):
+        assert self.audit(13, "noise halved").rejects(GDP(MU))
+
+    def test_true_gradients(self):
+        made = [
+            make(cls=NoisyGradientDescent, adjacency=adjacency).noise_std
+            for adjacency in ("replace_one", "zero_out")
+        ]
+        assert math.isclose(made[0], 2 * made[1])
 
 
 def hostile_rows():

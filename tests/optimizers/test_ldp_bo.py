@@ -109,6 +109,33 @@ class TestRun:
         assert 256 <= len(numbers) < 512
         assert len({b - a for a, b in pairwise(numbers)}) == 1
         assert opt.history[-1].num_evaluations == numbers[-1] * 2 * P
+        assert opt.history[-1].num_points is None  # no dictionary
+
+    @pytest.mark.parametrize("mode", ["swc", "swc-literal"])
+    @pytest.mark.parametrize("batch", [(R,), ()])
+    def test_history_of_a_dictionary(self, mode, batch):
+        opt = make(x=torch.zeros(*batch, P, **DOUBLE), mode=mode)
+        expected = []
+        for _ in range(8):
+            X = opt.ask()
+            opt.tell((X - 1.0).square().sum(dim=-1))
+            # A slot without a point has weight zero for every partial derivative.
+            used = (opt.server.surrogate.weights != 0).any(dim=-2)
+            expected.append(tuple(used.sum(dim=-1).flatten().tolist()))
+        assert [step.num_points for step in opt.history] == expected
+        other = make(x=torch.zeros(*batch, P, **DOUBLE), mode=mode)
+        other.load_state_dict(opt.state_dict())
+        assert [step.num_points for step in other.history] == expected
+
+    def test_a_history_without_sizes_is_still_read(self):
+        opt = make(mode="swc")
+        opt.run(Means(), 3, progress=False)
+        state = opt.state_dict()
+        state["history"] = [dict(step) for step in state["history"]]
+        for step in state["history"]:
+            del step["num_points"]
+        opt.load_state_dict(state)
+        assert [step.num_points for step in opt.history] == [None] * 3
 
     @pytest.mark.parametrize("mode", ["stencil", "swc"])
     def test_single_precision(self, mode):
@@ -247,6 +274,7 @@ class TestState:
             {**good, "spent": {**good["spent"], "worst": [{"type": "nothing"}]}},
             {**good, "stride": 0},
             {**good, "history": [{}]},
+            {**good, "history": [{**good["history"][0], "num_points": (3,)}]},
             {**good, "server": {}},
             {**good, "server": {**good["server"], "x": torch.zeros(1, **DOUBLE)}},
             make(radius=0.5).state_dict(),
