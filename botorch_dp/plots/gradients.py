@@ -1,0 +1,115 @@
+"""What a public model knows of a gradient, in the plane."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_dp._checks import check_positive
+from botorch_dp._extras import import_extra
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models.gradient_gp import GradientGP
+from botorch_dp.plots._common import get_axes
+
+
+@torch.no_grad()
+def plot_gradient_posterior(
+    model: GradientGP,
+    X: Tensor,
+    *,
+    num_std: float = 1.0,
+    scale: float | None = None,
+    color: Any = "C0",
+    label: str | None = None,
+    ax: Any = None,
+) -> Any:
+    r"""Draw the posterior of the gradient at some points of the plane.
+
+    An arrow from each point is the mean, an ellipse around its tip the uncertainty:
+    the set of g with :math:`(g - \mu')^\top \Sigma'^{-1} (g - \mu')` at most
+    ``num_std`` squared, drawn at the scale of the arrows. One standard deviation holds
+    39 % of a Gaussian in the plane, two hold 86 %.
+
+    Args:
+        model: **Its targets must be public**, or released through a mechanism: the
+            arrows follow from them. Never a model of private losses.
+        X: A ``q x 2`` tensor of points, with dtype and device of the model.
+        num_std: How many standard deviations the ellipses show.
+        scale: The length on the axes of a gradient of length one. By default such that
+            nothing drawn reaches farther than the distance of the nearest two points.
+        color: Of arrows and ellipses.
+        label: The name of the arrows in the legend.
+        ax: The matplotlib axes to draw on; None makes new ones.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> X = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).double()
+        >>> model = GradientGP(X, X.sum(dim=-1, keepdim=True))
+        >>> ax = plot_gradient_posterior(model, X, scale=0.2)
+        >>> len(ax.patches)  # an ellipse for each point
+        3
+    """
+    if not isinstance(model, GradientGP):
+        raise InvalidArgumentError(
+            f"model must be a GradientGP, got {type(model).__name__}; "
+            "GradientGP.from_model takes over a SingleTaskGP."
+        )
+    num_std = check_positive("num_std", num_std)
+    model.check_points("X", X)
+    if model.batch_shape or X.shape[1:] != (2,):
+        raise InvalidArgumentError(
+            "X must be a q x 2 tensor, and model one without batch dimensions: arrows "
+            f"are drawn in the plane; got {tuple(X.shape)} and batch_shape "
+            f"{tuple(model.batch_shape)}."
+        )
+    posterior = model.gradient_posterior(X)
+    values, vectors = torch.linalg.eigh(posterior.covariance)
+    radii = num_std * values.clamp(min=0.0).sqrt()  # q x 2, rising
+    mean = posterior.mean
+    if scale is None:
+        reach = float((mean.norm(dim=-1) + radii[:, 1]).max())
+        scale = _least_distance(X) / reach if reach > 0 else 1.0
+    scale = check_positive("scale", scale)
+    ax = get_axes(ax, "plot_gradient_posterior")
+    ax.quiver(
+        *X.mT.cpu().numpy(),
+        *mean.mT.cpu().numpy(),
+        angles="xy",
+        scale_units="xy",
+        scale=1.0 / scale,
+        color=color,
+        width=0.005,
+        zorder=3,
+        label=label,
+    )
+    patches = import_extra(
+        "matplotlib.patches", extra="plots", purpose="plot_gradient_posterior"
+    )
+    tips = (X + scale * mean).tolist()
+    for tip, radius, axis in zip(tips, radii.tolist(), vectors.tolist(), strict=True):
+        ellipse = patches.Ellipse(
+            tip,
+            width=2 * scale * radius[1],
+            height=2 * scale * radius[0],
+            angle=math.degrees(math.atan2(axis[1][1], axis[0][1])),  # of the longer one
+            edgecolor=color,
+            facecolor="none",
+            zorder=3,
+        )
+        ax.add_patch(ellipse)
+    ax.autoscale_view()
+    ax.set_xlabel("$x_1$")
+    ax.set_ylabel("$x_2$")
+    if label is not None:
+        ax.legend()
+    return ax
+
+
+def _least_distance(X: Tensor) -> float:
+    """Return the distance of the nearest two points that differ; 1 if none do."""
+    distances = torch.pdist(X)
+    distances = distances[distances > 0]
+    return float(distances.min()) if len(distances) else 1.0

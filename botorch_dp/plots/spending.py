@@ -1,0 +1,55 @@
+"""What was spent, and the cap."""
+
+from typing import Any
+
+import numpy as np
+
+from botorch_dp.plots._common import get_axes
+from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
+from botorch_dp.privacy.guarantees import ApproxDP
+from botorch_dp.privacy.ledger import DEFAULT_DELTA, Ledger
+
+# Accounting for every prefix of a long history takes longer than anyone can see.
+_MOST_POINTS = 100
+
+
+def plot_ledger(ledger: Ledger, *, delta: float | None = None, ax: Any = None) -> Any:
+    """Draw what was spent after each charge, and the cap.
+
+    Args:
+        ledger: The ledger.
+        delta: At which to draw epsilon. By default the unit of the ledger's cap is
+            drawn, or epsilon at delta=1e-5 if it has none.
+        ax: The matplotlib axes to draw on; None makes new ones.
+
+    Returns:
+        The axes.
+    """
+    ax = get_axes(ax, "plot_ledger")
+    cap = ledger.cap
+    use_cap = cap is not None and delta is None
+    entries = ledger.entries
+    shown = set(np.linspace(0, len(entries), _MOST_POINTS + 1).round().astype(int))
+    accountant, spent = PrivacyAccountant(), {0: 0.0}
+    unit = "epsilon"
+    for number, entry in enumerate(entries, start=1):
+        accountant.compose(entry.event, entry.count)
+        if number in shown:
+            if use_cap and cap is not None:
+                spending = accountant.spent_of(cap)
+            else:
+                spending = accountant.spent(delta or DEFAULT_DELTA)
+            spent[number], unit = spending.amount, spending.unit
+    ax.step(list(spent), list(spent.values()), where="post", label="spent")
+    if use_cap and cap is not None:
+        limit = budget_limit(cap)
+        ax.axhline(limit, color="tab:red", linestyle="--", label=f"cap {cap!r}")
+        delta = cap.delta if isinstance(cap, ApproxDP) else None
+    elif delta is None:
+        delta = DEFAULT_DELTA
+    ax.locator_params(axis="x", integer=True)
+    ax.set_xlabel("charges")
+    ax.set_ylabel(unit if delta is None else f"{unit} at delta={delta:.3g}")
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return ax
