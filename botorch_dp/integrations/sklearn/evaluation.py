@@ -1,0 +1,144 @@
+"""Candidates fitted in parallel, and the losses of private records under each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+from torch import Tensor
+from tqdm import tqdm
+
+from botorch_dp.integrations.sklearn.quiet import Surroundings, quiet
+from botorch_dp.integrations.sklearn.record_losses import Array, Scoring
+from botorch_dp.integrations.sklearn.records import Records, copied, read_alike
+from botorch_dp.integrations.sklearn.space import Params
+
+# Training records on which a loss is tried before it sees private ones.
+_FEW = slice(0, 8)
+
+
+@dataclass
+class Evaluation:
+    """Fits candidates on training records, and scores private ones.
+
+    Every batch of candidates goes through joblib: whatever backend is configured
+    evaluates them, and its workers see the private records.
+
+    Attributes:
+        estimator: What is cloned and fitted.
+        scoring: The loss of a record.
+        training: Inputs and targets to fit on, and further arguments of ``fit``.
+        private: The private records. Not shown.
+        n_jobs: For joblib.
+        bar: Counts fits.
+        points_are_private: Whether candidates are chosen by exact private values. Then
+            models are trained in silence, and one that cannot be is the worst of all.
+        num_fits: How many models were trained.
+    """
+
+    estimator: Any
+    scoring: Scoring
+    training: tuple[Any, Any, dict[str, Any]] = field(repr=False)
+    private: Records
+    n_jobs: int | None
+    bar: tqdm
+    points_are_private: bool = False
+    num_fits: int = 0
+
+    @cached_property
+    def tried(self) -> Records:
+        """A few training records, read as private ones are."""
+        X, y, _ = self.training
+        few = [part if part is None else _safe_indexing(part, _FEW) for part in (X, y)]
+        return read_alike(*few, training=(X, y))
+
+    @property
+    def num_records(self) -> int:
+        """The number n of private records."""
+        return len(self.private)
+
+    def losses(self, candidates: Sequence[Params]) -> Tensor:
+        """Return the ``n x k`` private losses of k candidates."""
+        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
+            delayed(_fit_and_score)(
+                Surroundings(),
+                self.estimator,
+                params,
+                self.training,
+                self.tried,
+                self.private,
+                self.scoring,
+                self.points_are_private,
+            )
+            for params in candidates
+        )
+        columns = []
+        for column in found:
+            columns.append(column)
+            self.num_fits += 1
+            self.bar.update()
+        return torch.from_numpy(np.stack(columns, axis=-1))
+
+    def interpolated(self, points: Sequence[list[tuple[float, Params]]]) -> Tensor:
+        """Return the ``n x b`` losses of b points, each a weighted mean of candidates.
+
+        Candidates that points share are fitted once.
+        """
+        different: list[Params] = []
+        weights: list[list[tuple[float, int]]] = []
+        for corners in points:
+            weights.append([])
+            for weight, params in corners:
+                if params not in different:
+                    different.append(params)
+                weights[-1].append((weight, different.index(params)))
+        columns = self.losses(different)
+        mixture = columns.new_zeros(len(different), len(points))
+        for point, row in enumerate(weights):
+            for weight, index in row:
+                mixture[index, point] += weight
+        return columns @ mixture
+
+    def fitted(self, params: Params) -> Any:
+        """Return a model with these parameters, trained on the training records."""
+        return _fitted(self.estimator, params, self.training)
+
+    def try_on(self, params: Params) -> None:
+        """Raise what is wrong with a model or the loss, on training records."""
+        self.scoring.try_on(self.fitted(params), self.tried)
+
+
+def _fitted(estimator: Any, params: Params, training: tuple[Any, Any, Any]) -> Any:
+    X, y, fit_params = training
+    model = clone(estimator).set_params(**clone(params, safe=False))
+    # Copies: a model that works in place would change what the next one sees.
+    return model.fit(copied(X), copied(y), **fit_params)
+
+
+def _fit_and_score(
+    surroundings: Surroundings,
+    estimator: Any,
+    params: Params,
+    training: tuple[Any, Any, Any],
+    tried: Records,
+    private: Records,
+    scoring: Scoring,
+    point_is_private: bool,
+) -> Array:
+    with surroundings.entered():
+        if point_is_private:
+            try:
+                with quiet():
+                    model = _fitted(estimator, params, training)
+            except Exception:  # at which points this happens is private
+                return scoring.worst_losses(len(private))
+        else:
+            model = _fitted(estimator, params, training)
+            # What is wrong with a loss or a model shows on training records.
+            scoring.try_on(model, tried)
+        return scoring.private_losses(model, private)

@@ -1,0 +1,315 @@
+"""What hyperparameters may be: numbers, whole numbers, choices."""
+
+import itertools
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from botorch_dp.exceptions import InvalidArgumentError
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number between two bounds.
+
+    Args:
+        low: The smallest value.
+        high: The largest value.
+        log: Whether to search its logarithm: for scales, such as a regularization.
+
+    Example:
+        >>> Real(1e-3, 1e3, log=True)
+        Real(low=0.001, high=1000.0, log=True)
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_interval(self)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number between two bounds, both included.
+
+    Args:
+        low: The smallest value.
+        high: The largest value.
+        log: Whether to search its logarithm.
+    """
+
+    low: int
+    high: int
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            if not _is_number(value) or value % 1 != 0:  # not inf, nor not a number
+                raise InvalidArgumentError(
+                    f"{name} of an Integer must be a whole number, got {value!r}."
+                )
+            object.__setattr__(self, name, int(value))
+        _check_interval(self)
+
+
+class Categorical:
+    """One of several values, without an order.
+
+    Args:
+        choices: At least two.
+    """
+
+    def __init__(self, choices: Sequence[Any] | np.ndarray) -> None:
+        if isinstance(choices, np.ndarray) and choices.ndim == 1:
+            choices = choices.tolist()
+        if isinstance(choices, str) or not isinstance(choices, Sequence):
+            raise InvalidArgumentError(
+                f"choices must be a list or a tuple, got {choices!r}."
+            )
+        if len(choices) < 2:
+            raise InvalidArgumentError(
+                "choices must be at least two (set a fixed value on the estimator "
+                f"itself), got {choices!r}."
+            )
+        if any(a is b or a == b for a, b in itertools.combinations(choices, 2)):
+            raise InvalidArgumentError(f"choices must differ, got {choices!r}.")
+        self.choices = tuple(choices)
+
+    def __repr__(self) -> str:
+        return f"Categorical({list(self.choices)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Categorical) and self.choices == other.choices
+
+    __hash__ = None  # type: ignore[assignment]  # choices may be lists
+
+
+Dimension = Real | Integer | Categorical
+
+
+class SearchSpace:
+    """Named dimensions, and how they become coordinates and parameters.
+
+    Args:
+        space: A :class:`Real`, :class:`Integer` or :class:`Categorical` for each name;
+            a list stands for a Categorical.
+
+    Attributes:
+        numbers: The dimensions that are numbers, by name.
+        choices: Those that are not.
+    """
+
+    def __init__(self, space: Mapping[str, Any]) -> None:
+        if not isinstance(space, Mapping) or not space:
+            raise InvalidArgumentError(
+                "space must be a dict from the names of parameters to Real, Integer or "
+                f"Categorical, got {space!r}."
+            )
+        dimensions = {name: _dimension(name, given) for name, given in space.items()}
+        self._names = tuple(dimensions)
+        self.numbers: dict[str, Real | Integer] = {}
+        self.choices: dict[str, Categorical] = {}
+        for name, dimension in dimensions.items():
+            if isinstance(dimension, Categorical):
+                self.choices[name] = dimension
+            else:
+                self.numbers[name] = dimension
+
+    @property
+    def bounds(self) -> Tensor:
+        """The ``2 x d`` bounds of the numbers."""
+        ends = [[dim.low, dim.high] for dim in self.numbers.values()]
+        return torch.tensor(ends, dtype=torch.float64, device="cpu").mT.contiguous()
+
+    @property
+    def transform(self) -> tuple[str, ...]:
+        """In which coordinates each number is searched."""
+        return tuple("log" if d.log else "linear" for d in self.numbers.values())
+
+    def rounded(self, x: Sequence[float]) -> Params:
+        """Return the numbers at a point: whole where they have to be."""
+        return {
+            name: round(value) if isinstance(dim, Integer) else float(value)
+            for (name, dim), value in zip(self.numbers.items(), x, strict=True)
+        }
+
+    def corners(self, x: Sequence[float]) -> list[tuple[float, Params]]:
+        """Return the parameters whose losses a point stands for, with their weights.
+
+        Between whole numbers losses are interpolated linearly on the simplices into
+        which a cube falls when its corners are visited one coordinate at a time (the
+        Lovász extension): k + 1 corners for k whole numbers, and none but the point
+        itself where all are whole.
+        """
+        values = dict(zip(self.numbers, map(float, x), strict=True))
+        whole = [n for n, dim in self.numbers.items() if isinstance(dim, Integer)]
+        at = {name: math.floor(values[name]) for name in whole}
+        rest = {name: values[name] - at[name] for name in whole}
+        found, above = [], 1.0
+        for name in sorted(whole, key=lambda name: -rest[name]):
+            found.append((above - rest[name], {**values, **at}))
+            above, at = rest[name], {**at, name: at[name] + 1}
+        found.append((above, {**values, **at}))
+        return [(weight, params) for weight, params in found if weight > 0]
+
+    def candidates(
+        self, count: int, *, first: Params | None, seed: int
+    ) -> list[Params]:
+        """Return different candidates: all there are if they are few, or Sobol points.
+
+        Args:
+            count: How many at most.
+            first: One to begin with.
+            seed: Of the Sobol sequence.
+        """
+        found = [] if first is None else [{name: first[name] for name in self._names}]
+        for params in self._enumerated(count) or self._sobol(count, seed):
+            if len(found) < count and params not in found:
+                found.append(params)
+        return found
+
+    def encoded(self, candidates: Sequence[Params]) -> Tensor:
+        """Return candidates as points: numbers in [0, 1], and a column a choice.
+
+        Columns in which no two candidates differ are left out.
+        """
+        rows = [
+            [
+                *(_unit(dim, params[name]) for name, dim in self.numbers.items()),
+                *(
+                    float(i == _index(dim, params[name]))
+                    for name, dim in self.choices.items()
+                    for i in range(len(dim.choices))
+                ),
+            ]
+            for params in candidates
+        ]
+        points = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        return points[:, points.amin(dim=0) < points.amax(dim=0)]
+
+    def start(self, values: Mapping[str, Any]) -> Params:
+        """Return each value that is in the space; for others the middle, or a choice.
+
+        Args:
+            values: An estimator's own parameters.
+        """
+        dimensions = {**self.numbers, **self.choices}
+        return {
+            name: values[name]
+            if name in values and _is_inside(dimensions[name], values[name])
+            else _value(dimensions[name], 0.0 if name in self.choices else 0.5)
+            for name in self._names
+        }
+
+    def point(self, params: Mapping[str, Any]) -> Tensor:
+        """Return the numbers among parameters, a ``d`` tensor."""
+        values = [float(params[name]) for name in self.numbers]
+        return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+    def _enumerated(self, count: int) -> list[Params]:
+        """Return every combination, none if there are more than ``count``."""
+        values: list[Sequence[Any]] = []
+        for name in self._names:
+            dim = self.choices.get(name) or self.numbers[name]
+            if isinstance(dim, Real):
+                return []
+            values.append(
+                dim.choices
+                if isinstance(dim, Categorical)
+                else range(dim.low, dim.high + 1)
+            )
+        if math.prod(map(len, values)) > count:
+            return []
+        return [
+            dict(zip(self._names, row, strict=True))
+            for row in itertools.product(*values)
+        ]
+
+    def _sobol(self, count: int, seed: int) -> list[Params]:
+        with torch.device("cpu"):
+            engine = SobolEngine(len(self._names), scramble=True, seed=seed)
+            # More than needed: whole numbers and choices repeat themselves.
+            points = engine.draw(4 * count, dtype=torch.float64).tolist()
+        return [
+            {
+                name: _value(self.choices.get(name) or self.numbers[name], u)
+                for name, u in zip(self._names, row, strict=True)
+            }
+            for row in points
+        ]
+
+
+def _dimension(name: str, given: Any) -> Dimension:
+    if isinstance(given, list | np.ndarray):
+        given = Categorical(given)
+    if not isinstance(name, str) or not isinstance(given, Dimension):
+        raise InvalidArgumentError(
+            f"space[{name!r}] must be Real(low, high), Integer(low, high), "
+            f"Categorical([...]) or a list of choices, got {given!r}."
+        )
+    return given
+
+
+def _check_interval(dim: Real | Integer) -> None:
+    kind = type(dim).__name__
+    if not (_is_number(dim.low) and _is_number(dim.high)):
+        raise InvalidArgumentError(f"low and high must be numbers, got {dim!r}.")
+    if not (math.isfinite(dim.low) and math.isfinite(dim.high) and dim.low < dim.high):
+        raise InvalidArgumentError(
+            f"low must be below high, both finite, got {kind}({dim.low!r}, "
+            f"{dim.high!r})."
+        )
+    if dim.log and dim.low <= 0:
+        raise InvalidArgumentError(
+            f"low must be above 0 with log=True, got {kind}({dim.low!r}, "
+            f"{dim.high!r}, log=True)."
+        )
+
+
+def _is_inside(dim: Dimension, value: Any) -> bool:
+    if isinstance(dim, Categorical):
+        return any(value is choice or value == choice for choice in dim.choices)
+    if not _is_number(value) or not dim.low <= value <= dim.high:
+        return False
+    return isinstance(dim, Real) or value % 1 == 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+
+
+def _value(dim: Dimension, u: float) -> Any:
+    """Return the value at a share u of a dimension; whole numbers equally often."""
+    if isinstance(dim, Categorical):
+        return dim.choices[min(int(u * len(dim.choices)), len(dim.choices) - 1)]
+    high = dim.high + 1 if isinstance(dim, Integer) else dim.high
+    if dim.log:
+        value = math.exp(math.log(dim.low) * (1 - u) + math.log(high) * u)
+    else:
+        value = dim.low * (1 - u) + high * u
+    value = min(max(value, dim.low), dim.high)
+    return int(value) if isinstance(dim, Integer) else value
+
+
+def _unit(dim: Real | Integer, value: float) -> float:
+    """Return where a value is between the bounds, in search coordinates."""
+    low, high = dim.low, dim.high
+    if dim.log:
+        return math.log(value / low) / math.log(high / low)
+    return (value - low) / (high - low)
+
+
+def _index(dim: Categorical, value: Any) -> int:
+    return next(i for i, c in enumerate(dim.choices) if c is value or c == value)

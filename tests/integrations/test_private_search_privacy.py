@@ -1,0 +1,347 @@
+"""What leaves a search: releases and nothing else, whatever the records are."""
+
+import logging
+import math
+import pickle
+import sys
+import threading
+import time
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from botorch_dp import GDP, ApproxDP, PrivateBO, PureDP
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn import PrivateSearch, Real
+from botorch_dp.integrations.sklearn import methods as methods_module
+from botorch_dp.integrations.sklearn.evaluation import Evaluation
+
+pytestmark = pytest.mark.default_device
+
+N = 50
+TRAIN = (np.zeros((20, 1)), np.zeros(20))
+SPACE = {"level": Real(0.0, 1.0)}
+
+
+class Panic(BaseException):
+    """As from code that is not Python."""
+
+
+class Fragile(RegressorMixin, BaseEstimator):
+    """Predicts a constant, and does to hostile records what they ask for."""
+
+    def __init__(self, level=0.5):
+        self.level = level
+
+    def fit(self, X, y):
+        return self
+
+    def predict(self, X):
+        if (X == 666.0).any():
+            raise RuntimeError(f"a private record: {X.tolist()}")
+        if (X == 667.0).any():
+            time.sleep(0.01)  # so that threads meet
+            warnings.warn("a private record", stacklevel=2)
+            print("a private record")
+            print("a private record", file=sys.stderr)
+            logging.getLogger(__name__).log(60, "a private record")
+        if (X == 669.0).any():
+            raise Panic(f"a private record: {X.tolist()}")
+        return np.where(X[:, 0] == 668.0, np.nan, self.level)
+
+
+def private(record=(0.0, 0.5)):
+    """Neighbours: the first record is one of ours, or a hostile one."""
+    rng = np.random.default_rng(1)
+    X, y = np.zeros((N, 1)), rng.uniform(size=N)
+    X[0], y[0] = record
+    return {"X_val": X, "y_val": y}
+
+
+HOSTILE = [
+    (0.0, 1e300),
+    (0.0, np.nan),
+    (0.0, -np.inf),
+    (np.nan, 0.0),
+    (666.0, 0.0),
+    (667.0, 0.0),
+    (668.0, 0.0),
+    (669.0, 0.0),
+]
+
+
+def search_of(method="dp-gibo", guarantee=None, **settings):
+    settings = {"loss_range": (0.0, 1.0), "random_state": 0, **settings}
+    return PrivateSearch(
+        Fragile(), SPACE, guarantee or ApproxDP(1.0, 1e-5), method=method, **settings
+    )
+
+
+@pytest.mark.parametrize("record", HOSTILE)
+class TestOneRecord:
+    def test_changes_its_own_losses_alone(self, record, monkeypatch):
+        seen = []
+        losses = Evaluation.losses
+
+        def spy(self, candidates):
+            seen.append(losses(self, candidates))
+            return seen[-1]
+
+        monkeypatch.setattr(Evaluation, "losses", spy)
+        for data in (private(), private(record)):
+            search_of("stable", num_candidates=8).fit(*TRAIN, **data)
+        ours, theirs = seen
+        assert (ours[1:] == theirs[1:]).all()
+        assert theirs.isfinite().all()
+        assert 0.0 <= theirs.min() <= theirs.max() <= 1.0
+
+    def test_moves_a_gradient_by_no_more_than_its_share(self, record):
+        """Without noise to speak of, a step of gradient descent tells its gradient."""
+        clip_norm, found = 0.3, []
+        for data in (private(), private(record)):
+            search = search_of(
+                guarantee=GDP(1e9),
+                num_steps=1,
+                clip_norm=clip_norm,
+                method_options={"update": "sgd", "step_size": 0.5},
+            ).fit(*TRAIN, **data)
+            found.append(search.best_params_["level"])
+        moved = abs(found[0] - found[1]) / 0.5
+        assert moved <= 2 * clip_norm / N + 1e-6
+
+    def test_moves_a_score_by_no_more_than_its_share(self, record):
+        scores = []
+        for data in (private(), private(record)):
+            search = search_of(
+                guarantee=GDP(1e9),
+                num_steps=1,
+                release_score=True,
+                method_options={"update": "sgd", "step_size": 1e-9},
+            ).fit(*TRAIN, **data)
+            scores.append(search.best_score_)
+        assert abs(scores[0] - scores[1]) <= 1.0 / N + 1e-6
+
+    @pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+    @pytest.mark.parametrize("backend", ["sequential", "threading"])
+    def test_says_nothing(self, record, method, backend, capsys, caplog):
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            joblib.parallel_config(backend),
+        ):
+            warnings.simplefilter("always")
+            search_of(method, num_candidates=4, num_steps=None, n_jobs=2).fit(
+                *TRAIN, **private(record)
+            )
+        assert caught == []
+        assert capsys.readouterr() == ("", "")
+        assert caplog.records == []
+
+
+class TestOwnDevices:
+    """What a model does by itself to the data, or says of training records."""
+
+    def test_in_place(self):
+        """A scaler that writes into what it is given, and a record it cannot take."""
+        rng = np.random.default_rng(0)
+        X = rng.normal(5.0, 2.0, size=(200, 2))
+        y = (X[:, 0] > 5.0).astype(int)
+        model = make_pipeline(StandardScaler(copy=False), LogisticRegression())
+        found = []
+        for value in (5.0, np.nan):
+            X_train, X_val = X[:50].copy(), X[50:].copy()
+            X_val[0, 0] = value
+            given = [X_train.copy(), X_val.copy()]
+            search = PrivateSearch(
+                model,
+                {"logisticregression__C": Real(0.1, 10.0, log=True)},
+                ApproxDP(1e6, 1e-5),
+                method="stable",
+                num_candidates=2,
+                release_score=True,
+                random_state=0,
+            ).fit(X_train, y[:50], X_val=X_val, y_val=y[50:])
+            assert np.array_equal(X_train, given[0])
+            assert np.array_equal(X_val, given[1], equal_nan=True)
+            scaler = search.best_estimator_[0]
+            assert scaler.mean_ == pytest.approx(X_train.mean(axis=0))
+            found.append(search.best_score_)
+        assert abs(found[0] - found[1]) <= 1 / 150 + 1e-3  # noise is tiny
+
+    def test_warnings_of_training_are_shown(self):
+        class Loud(Fragile):
+            def fit(self, X, y):
+                warnings.warn("about training", UserWarning, stacklevel=2)
+                return self
+
+        search = search_of("stable", num_candidates=2).set_params(estimator=Loud())
+        with pytest.warns(UserWarning, match="about training"):
+            search.fit(*TRAIN, **private())
+
+    def test_threads_leave_everything_as_it_was(self):
+        before = sys.stdout, sys.stderr, list(warnings.filters), logging.root.disabled
+        with joblib.parallel_config("threading"):
+            search_of("stable", n_jobs=4).fit(*TRAIN, **private((666.0, 0.0)))
+        after = sys.stdout, sys.stderr, list(warnings.filters), logging.root.disabled
+        assert before == after
+        assert logging.root.manager.disable == 0
+        assert threading.active_count() < 50
+
+
+class Moody(Fragile):
+    """Cannot be trained at some levels, and complains at others."""
+
+    def fit(self, X, y):
+        if 0.6 < self.level < 0.9:
+            raise FloatingPointError(f"diverged at {self.level}")
+        if self.level >= 0.9:
+            warnings.warn(f"slow at {self.level}", stacklevel=2)
+        return self
+
+
+class TestPrivatePoints:
+    """Where UCB goes depends on exact losses: no model may tell where it is."""
+
+    def fit(self, target, first=0.5):
+        search = search_of(
+            "kusner",
+            ApproxDP(1e3, 0.5),  # or it warns that its noise is larger than anything
+            num_candidates=20,
+            num_steps=6,
+            refit=False,  # what was released is public
+            method_options={"correlation": 0.9},
+        ).set_params(estimator=Moody(first))
+        data = {"X_val": np.zeros((1, 1)), "y_val": np.array([target])}
+        return search.fit(*TRAIN, **data)
+
+    @pytest.mark.parametrize("target", [0.0, 0.75, 1.0])
+    def test_says_nothing(self, target):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            search = self.fit(target)
+        assert [step["params"] for step in search.history_] == [None] * 6
+
+    def test_what_is_always_wrong_is_said(self):
+        with pytest.raises(FloatingPointError, match=r"diverged at 0\.7"):
+            self.fit(0.0, first=0.7)
+
+
+def test_a_search_that_fails_says_what_it_cost():
+    class Failing(Fragile):
+        def fit(self, X, y):
+            if self.level > 0.9:
+                raise FloatingPointError("diverged")
+            return self
+
+    data = {"X_val": np.zeros((N, 1)), "y_val": np.ones(N)}  # uphill, into the wall
+    search = search_of(num_steps=20).set_params(estimator=Failing())
+    with pytest.raises(FloatingPointError):
+        search.fit(*TRAIN, **data)
+    assert 0 < search.certificate_.num_releases < 20
+    assert "training records (X, y) are NOT protected" in str(search.certificate_)
+    assert not hasattr(search, "best_params_")
+
+
+def test_private_records_are_no_arguments_of_fit():
+    data = private()
+    for held in (data["X_val"], [(data["X_val"], data["y_val"])], {"a": data["y_val"]}):
+        with pytest.raises(InvalidArgumentError, match="eval_set must not hold priv"):
+            search_of().fit(*TRAIN, **data, eval_set=held)
+
+
+@pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+def test_equal_releases_leave_equal_searches(method, monkeypatch):
+    """Two data sets that differ in everything, noise that hides everything."""
+    found = []
+    for level in (0.1, 0.9):
+        rng = np.random.default_rng(2)
+        data = {"X_val": np.zeros((N, 1)), "y_val": rng.normal(level, 0.1, size=N)}
+        search = search_of(
+            method,
+            guarantee=ApproxDP(1e-9, 1e-12),
+            num_steps=2 if method == "dp-gibo" else None,
+            num_candidates=4,
+        )
+        if method == "dp-gibo":  # no noise hides all digits: let steps be signs
+            search.set_params(
+                method_options={"update": torch.optim.Rprop, "step_size": 0.1}
+            )
+        search.fit(*TRAIN, **data)
+        found.append(vars(search))
+    assert str(found[0]) == str(found[1])
+    assert pickle.dumps(found[0]) == pickle.dumps(found[1])
+
+
+def test_no_private_value_is_kept():
+    X = np.random.default_rng(3).normal(size=(400, 2))
+    y = (X[:, 0] > 0).astype(int)
+    X_val, y_val = X[200:].copy(), y[200:].copy()
+    search = PrivateSearch(
+        LogisticRegression(),
+        {"C": Real(1e-2, 1e2, log=True)},
+        ApproxDP(1.0, 1e-5),
+        num_steps=2,
+    ).fit(X[:200], y[:200], X_val=X_val, y_val=y_val)
+    kept = pickle.dumps(search)
+    assert X[:200].tobytes() not in kept
+    assert not any(row.tobytes() in kept for row in X_val)
+    exact = search.best_estimator_.score(X_val, y_val)
+    assert np.float64(exact).tobytes() not in kept
+
+
+class TestAudit:
+    """The released choice between two candidates, on neighbouring data sets.
+
+    The exponential mechanism chooses 0 with probability 0.73 or 0.27 here, a ratio of
+    e: half of epsilon, since scores move by no more than half of what is allowed for.
+    With 200 runs on either side the bound is above 0.3 with a power of over 0.99, and
+    unclipped losses (0.99995 against 0.00005) are found out almost surely.
+    """
+
+    EPSILON, RUNS = 2.0, 200
+
+    def _lower_bound(self):
+        """A 99 % lower bound on epsilon from the choices of many searches."""
+        counts = []
+        for record in ((0.0, 0.0), (0.0, 1.0)):
+            # A single private record: it alone decides which level is better.
+            data = {"X_val": np.zeros((1, 1)), "y_val": np.array([record[1]])}
+            chosen = [
+                search_of(
+                    "stable",
+                    PureDP(self.EPSILON),
+                    random_state=seed,
+                    num_candidates=2,
+                    refit=False,
+                )
+                .fit(*TRAIN, **data)
+                .best_params_["level"]
+                for seed in range(self.RUNS)
+            ]
+            counts.append(sum(level == 0.0 for level in chosen))
+        low = binom.ppf(0.005, self.RUNS, counts[0] / self.RUNS)
+        high = binom.ppf(0.995, self.RUNS, counts[1] / self.RUNS)
+        return math.log(max(low, 1.0) / max(high, 1.0))
+
+    @pytest.fixture(autouse=True)
+    def _two_levels(self, monkeypatch):
+        monkeypatch.setattr(
+            methods_module.SearchSpace,
+            "candidates",
+            lambda self, count, *, first, seed: [{"level": 0.0}, {"level": 1.0}],
+        )
+
+    def test_holds(self):
+        assert 0.3 < self._lower_bound() <= self.EPSILON
+
+    def test_finds_scores_that_are_not_clipped(self, monkeypatch):
+        """Losses of ten where the range says one: the audit must notice."""
+        monkeypatch.setattr(PrivateBO, "_clip", lambda self, private: 10 * private)
+        assert self._lower_bound() > self.EPSILON

@@ -1,0 +1,279 @@
+"""Private records are read one by one: none decides how another is read."""
+
+import contextlib
+import datetime
+import decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from botorch_dp.integrations.sklearn.record_losses import make_scoring
+from botorch_dp.integrations.sklearn.records import Records, copied, read_alike
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(-3, 4, size=(24, 3)).astype(float)
+Y = (X[:, 0] + RNG.normal(size=24) > 0).astype(int)
+HOSTILE = {
+    "nan": np.nan,
+    "inf": np.inf,
+    "large": 1e308,
+    "word": "x",
+    "text of a number": "1.5",
+    "none": None,
+    "huge": -(2**70),
+    "complex": 1j,
+    "NA": pd.NA,
+    "bytes": b"b",
+    "list": [1, 2],
+    "bool": True,
+    "date": datetime.datetime(2020, 1, 1),
+    "decimal": decimal.Decimal("1.5"),
+}
+
+
+def inputs(cell=None, value=None):
+    """The inputs in many containers, one cell replaced."""
+    cells = X.astype(object)
+    if cell is not None:
+        cells[cell] = value
+    found = {
+        "list": cells.tolist(),
+        "objects": cells,
+        "frame": pd.DataFrame(cells, columns=list("abc")).infer_objects(),
+    }
+    with contextlib.suppress(TypeError, ValueError):
+        found["array"] = np.array(cells.tolist())  # with one type for all
+        found["sparse"] = sparse.csr_matrix(cells.astype(float))
+    return found
+
+
+def targets(first=None):
+    values = Y.tolist() if first is None else [first, *Y.tolist()[1:]]
+    found = {"list": values, "tuple": tuple(values), "series": pd.Series(values)}
+    with contextlib.suppress(ValueError):
+        found["array"] = np.array(values)
+    return found
+
+
+MODELS = {
+    "logistic": LogisticRegression(),
+    "neighbours": KNeighborsClassifier(),
+    "missing values": HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=3),
+    "imputed": make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()),
+    "encoded": make_pipeline(
+        OneHotEncoder(handle_unknown="ignore"), LogisticRegression()
+    ),
+    "in place": make_pipeline(StandardScaler(copy=False), LogisticRegression()),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return MODELS[request.param].fit(X.copy(), Y)
+
+
+def losses(model, private_X, private_y, name="accuracy"):
+    scoring = make_scoring(name, None, estimator=model, needs_gradients=False)
+    return scoring.private_losses(
+        model, read_alike(private_X, private_y, training=(X, Y))
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", HOSTILE)
+class TestOneRecord:
+    """Whatever it is, the losses of the others stay, and its own is in the range."""
+
+    def test_inputs(self, model, value):
+        harmless = inputs()
+        for kind, private in inputs((0, 1), HOSTILE[value]).items():
+            found, alone = (losses(model, x, Y) for x in (private, harmless[kind]))
+            assert np.array_equal(found[1:], alone[1:]), kind
+            assert 0.0 <= found[0] <= 1.0
+
+    @pytest.mark.parametrize("name", ["accuracy", "neg_log_loss"])
+    def test_targets(self, model, value, name):
+        alone = losses(model, X, Y, name)
+        for kind, private in targets(HOSTILE[value]).items():
+            found = losses(model, X, private, name)
+            assert np.array_equal(found[1:], alone[1:]), kind
+
+
+def test_containers_do_not_matter(model):
+    alone = losses(model, X, Y)
+    dense = [private for kind, private in inputs().items() if kind != "sparse"]
+    for private in dense:
+        for private_y in targets().values():
+            assert np.array_equal(losses(model, private, private_y), alone)
+
+
+class TestRead:
+    def test_as_numbers(self):
+        for like in (X + 0.5, (X + 0.5).tolist()):
+            records = read_alike([["1", "?", 2]], ["0"], training=(like, Y))
+            assert np.array_equal(records.X, [[1.0, np.nan, 2.0]], equal_nan=True)
+            assert not records.unreadable.any()
+            assert records.y.tolist() == [0]
+
+    @pytest.mark.parametrize("dtype", [int, np.uint8, bool])
+    def test_whole_numbers_stay_whole(self, dtype):
+        like = np.ones((2, 3), dtype=dtype)
+        rows = [["1", 0.0, True], [1, 0, 0.5], [1, 0, None], [0, 1, 2**70], [1, 1, 1]]
+        for given in (rows, np.array(rows, dtype=object)):
+            records = read_alike(given, Y[:5], training=(like, Y))
+            assert records.unreadable.tolist() == [False, True, True, True, False]
+            assert records.X.dtype == dtype
+            assert records.X[0].tolist() == [1, 0, 1]
+            assert records.readable.tolist() == [0, 4]
+
+    def test_large_labels_stay_apart(self):
+        labels = np.array([10**17, 10**17 + 1])
+        records = read_alike(X[:2], [10**17 + 1, 0.5], training=(X, labels))
+        assert records.y[0] == 10**17 + 1
+        assert records.unreadable.tolist() == [False, True]
+
+    def test_precision_of_the_training_records(self):
+        small = X.astype(np.float32)
+        assert read_alike(X, Y, training=(small, Y)).X.dtype == np.float32
+        assert read_alike(small, Y, training=(X, Y)).X.dtype == np.float64
+
+    def test_rows_of_another_length_cannot_be_read(self):
+        records = read_alike([[1, 2, 3], [1, 2], 7], Y[:3], training=(X, Y))
+        assert records.unreadable.tolist() == [False, True, True]
+        assert records.X[0].tolist() == [1, 2, 3]
+
+    def test_words(self):
+        words = np.array(["no", "yes"])
+        for given in (
+            ["yes", 1, None],
+            np.array(["yes", 1, None], dtype=object),
+            pd.Series(["yes", 1.0, np.nan], dtype=object),
+        ):
+            records = read_alike(X[:3], given, training=(X[:2], words))
+            assert records.y.tolist()[:2] == ["yes", "1"]
+            assert records.unreadable.tolist() == [False, False, True]
+
+    def test_numbers_for_words(self):
+        """A column that is whole numbers, unless somebody has a letter."""
+        like = pd.DataFrame({"code": ["1", "2", "A"]})
+        labels = np.array(["0", "1", "0"])
+        for values in ([1, 2, 3], [1.0, 2.0, 3.0], ["1", "2", "3"], ["1", 2, 3.0]):
+            frame = pd.DataFrame({"code": values})
+            records = read_alike(frame, pd.Series(values), training=(like, labels))
+            assert records.X["code"].tolist() == ["1", "2", "3"]
+            assert records.X["code"].dtype == like["code"].dtype
+            assert records.y.tolist() == ["1", "2", "3"]
+
+    def test_several_targets(self):
+        both = np.stack([Y, 1 - Y], axis=1)
+        frame = pd.DataFrame(both).astype(object)
+        frame.iloc[0, 0] = "unknown"
+        for given in (frame, frame.to_numpy(), frame.to_numpy().tolist()):
+            records = read_alike(X, given, training=(X, both))
+            assert records.unreadable.tolist() == [True] + [False] * 23
+            assert np.array_equal(records.y[1:], both[1:])
+
+    def test_targets_in_rows_of_one(self):
+        for given in ([[v] for v in Y], Y[:, None], pd.DataFrame(Y)):
+            for like in (Y, Y[:, None]):
+                records = read_alike(X, given, training=(X, like))
+                assert np.array_equal(np.ravel(records.y), Y)
+                assert not records.unreadable.any()
+
+    def test_columns_by_their_own_types(self):
+        like = pd.DataFrame(
+            {
+                "whole": [1, 2],
+                "number": [1.5, 2.0],
+                "word": ["a", "b"],
+                "kind": pd.Categorical(["u", "v"]),
+                "code": pd.Categorical([1, 2]),
+                "day": pd.to_datetime(["2020-01-01", "2020-01-02"]),
+            }
+        )
+        cells = {
+            "whole": ["3", "x"],
+            "number": ["3", "x"],
+            "word": ["c", 5],
+            "kind": ["v", "other"],
+            "code": ["2", 7],
+            "day": [pd.Timestamp("2021-05-06"), "never"],
+        }
+        private = pd.DataFrame(cells, index=["p", "q"])
+        records = read_alike(private, None, training=(like, None))
+        read = records.X
+        assert records.unreadable.tolist() == [False, True]
+        assert read["whole"].iloc[0] == 3
+        assert read["whole"].dtype == like["whole"].dtype
+        assert read["number"].isna().tolist() == [False, True]
+        assert read["word"].tolist() == ["c", "5"]
+        for name in ("kind", "code"):
+            assert read[name].dtype == like[name].dtype
+            assert read[name].isna().tolist() == [False, True]
+        assert read["day"].dt.year.tolist()[0] == 2021
+        assert read["day"].isna().tolist() == [False, True]
+        assert private["number"].tolist() == ["3", "x"]  # the caller's are as they were
+
+    def test_documents(self):
+        documents = ["some text", "more", "text"]
+        for given in (documents, pd.Series(documents), np.array(documents, object)):
+            records = read_alike(given, None, training=(documents, None))
+            assert list(records.X) == documents
+            assert type(records.X) is type(given)
+
+    def test_tables_of_several_types(self):
+        like = np.array([["a", 1.5], ["b", 2.0]], dtype=object)
+        rows = [["c", "3"], [4, None]]
+        for given in (rows, np.array(rows, dtype=object)):
+            read = read_alike(given, None, training=(like, None)).X
+            assert read[:, 0].tolist() == ["c", "4"]
+            assert read[0, 1] == 3.0
+            assert np.isnan(read[1, 1])
+
+    def test_what_is_no_table_stays(self):
+        dicts = [{"a": 1}, {"b": 2}]
+        assert dicts == read_alike(dicts, None, training=(dicts, None)).X
+        fields = np.array([(1, 2.0)], dtype=[("a", int), ("b", float)])
+        assert read_alike(fields, None, training=(fields, None)).X is fields
+        images = np.ones((2, 3, 3))
+        read = read_alike(images, None, training=(images, None)).X
+        assert np.array_equal(read, images)
+
+    def test_not_shown(self):
+        assert "0." not in repr(Records(X, Y))
+
+
+@pytest.mark.parametrize("kind", ["list", "objects", "frame", "array", "sparse"])
+def test_rows_are_copies(kind):
+    def first(rows):
+        return rows.iloc[0] if kind == "frame" else rows[0]
+
+    records = Records(inputs()[kind], [[1], [2]] * 12)
+    before = str(first(records.rows(np.arange(1))[0]))
+    rows, values = records.rows(np.arange(2))
+    values[0][0] = 7
+    if kind == "list":
+        rows[0][0] = 7.0
+    else:
+        (rows.iloc if kind == "frame" else rows)[0, 0] = 7.0
+    assert str(first(rows)) != before
+    assert str(first(records.X)) == before
+    assert records.y[0] == [1]
+
+
+def test_copied():
+    words = np.array([["a"], None], dtype=object)
+    copied(words)[0].append("b")
+    assert words[0] == ["a"]
+    assert copied(None) is None
+    for frame in (pd.DataFrame({"a": [["x"]]}), pd.Series([["x"]])):
+        copied(frame).to_numpy().ravel()[0].append("y")
+        assert frame.to_numpy().ravel()[0] == ["x"]
