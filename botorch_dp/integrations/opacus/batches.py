@@ -1,0 +1,151 @@
+"""Poisson batches for a private training run, drawn by a noise source.
+
+Opacus draws them from torch's generators, whose seeds can be tried one by one (see
+:mod:`botorch_dp.privacy.noise`).
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+from opacus.data_loader import wrap_collate_with_empty
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import NoiseSource
+
+# Rates are ones over whole numbers: only rounding is forgiven.
+_RATE_ROUNDING = 1e-9
+
+
+class PoissonBatches(Sampler[list[int]]):
+    """Batches that hold each record with the same probability, on its own.
+
+    Args:
+        num_records: The number of records.
+        sample_rate: The probability.
+        num_batches: How many batches to an epoch.
+        noise_source: What draws them.
+        device: Where it draws.
+
+    Attributes:
+        num_records: The number of records.
+        epochs_begun: How many epochs have begun.
+        sizes: Of the batches of the last epoch that no step has followed yet, oldest
+            first: workers draw ahead. They are secret.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_records: int,
+        sample_rate: float,
+        num_batches: int,
+        noise_source: NoiseSource,
+        device: torch.device,
+    ) -> None:
+        self.num_records = num_records
+        self.epochs_begun = 0
+        self.sizes: deque[int] = deque()
+        self._sample_rate = sample_rate
+        self._num_batches = num_batches
+        self._noise_source = noise_source
+        self._device = device
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.epochs_begun += 1
+        # A new one: what an epoch before this one still draws has no step.
+        sizes = self.sizes = deque()
+        for _ in range(self._num_batches):
+            sample = self._noise_source.poisson_sample(
+                torch.Size([self.num_records]), self._sample_rate, self._device
+            )
+            records = sample.nonzero().flatten().tolist()
+            sizes.append(len(records))
+            yield records
+
+
+def poisson_loader(
+    data_loader: DataLoader[Any], batches: PoissonBatches
+) -> DataLoader[Any]:
+    """Return a loader of the same records in Poisson batches, some maybe empty.
+
+    Args:
+        data_loader: Whose records, and how they are read.
+        batches: Which of them, and when.
+    """
+    collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
+    collate([data_loader.dataset[0]])  # what an empty batch looks like
+    return DataLoader(
+        data_loader.dataset,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=data_loader.num_workers,
+        pin_memory=data_loader.pin_memory,
+        timeout=data_loader.timeout,
+        worker_init_fn=data_loader.worker_init_fn,
+        multiprocessing_context=data_loader.multiprocessing_context,
+        prefetch_factor=data_loader.prefetch_factor,
+        persistent_workers=data_loader.persistent_workers,
+    )
+
+
+def num_prefetched(data_loader: DataLoader[Any]) -> int:
+    """Return how many batches a loader's workers draw ahead."""
+    return data_loader.num_workers * (data_loader.prefetch_factor or 0)
+
+
+def check_loader(data_loader: DataLoader[Any], *, sample_rate: float) -> int:
+    """Raise unless a loader goes over all records at the planned rate; count them."""
+    if (
+        not isinstance(data_loader, DataLoader)
+        or isinstance(data_loader.dataset, IterableDataset)
+        or not isinstance(data_loader.dataset, Sized)
+    ):
+        raise InvalidArgumentError(
+            "data_loader must be a torch DataLoader of an indexed data set with a "
+            f"length, got {type(data_loader).__name__}."
+        )
+    num_records = len(data_loader.dataset)
+    batches = data_loader.batch_sampler
+    if type(batches) is not BatchSampler or not _is_over_all(
+        batches.sampler, num_records
+    ):
+        raise InvalidArgumentError(
+            "data_loader must go over all records of its data set, in order or "
+            "shuffled and in batches of one size, since batches are drawn anew and "
+            f"samplers are not used; got {_describe(batches)}. To train on some "
+            "records, give a data set of these: torch.utils.data.Subset."
+        )
+    if abs(len(data_loader) * sample_rate - 1) > _RATE_ROUNDING:
+        raise InvalidArgumentError(
+            f"data_loader must have {1 / sample_rate:.6g} batches, for the planned "
+            f"sample_rate={sample_rate:.6g}, got {len(data_loader)}."
+        )
+    return num_records
+
+
+def _is_over_all(sampler: Any, num_records: int) -> bool:
+    if type(sampler) is RandomSampler:
+        if sampler.replacement or len(sampler) != num_records:
+            return False
+    elif type(sampler) is not SequentialSampler:
+        return False
+    return len(sampler.data_source) == num_records
+
+
+def _describe(batches: Any) -> str:
+    if type(batches) is not BatchSampler:
+        return f"batch_sampler={type(batches).__name__}"
+    return f"sampler={type(batches.sampler).__name__}"
