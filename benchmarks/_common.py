@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,23 @@ def table(rows: list[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def page(
+    title: str, texts: Mapping[str, str | None], results: Mapping[str, list[Row]]
+) -> str:
+    """The page of a benchmark, as Markdown.
+
+    Args:
+        title: Of the page.
+        texts: For each section, by name and in their order, its heading and text.
+        results: The rows of those sections that were run.
+    """
+    parts = [f"# {title}", "Made by `make benchmarks`; times on one core."]
+    for name, text in texts.items():
+        if name in results:
+            parts += [f"## {inspect.cleandoc(text or name)}", table(results[name])]
+    return "\n\n".join(parts) + "\n"
+
+
 def report(
     name: str,
     title: str,
@@ -112,12 +129,8 @@ def report(
         if not only or section.__name__ in only:
             results[section.__name__] = section()
             path.write_text(json.dumps(results, indent=2) + "\n")
-    parts = [f"# {title}", "Made by `make benchmarks`; times on one core."]
-    for section in sections:
-        if section.__name__ in results:
-            text = inspect.cleandoc(section.__doc__ or section.__name__)
-            parts += [f"## {text}", table(results[section.__name__])]
-    text = "\n\n".join(parts) + "\n"
+    texts = {section.__name__: section.__doc__ for section in sections}
+    text = page(title, texts, results)
     (RESULTS / f"{name}.md").write_text(text)
     print(text)
 
