@@ -2,9 +2,11 @@
 
 A logistic regression on kernel features reads handwritten digits. Nine hyperparameters
 are tuned: its regularization, and how much each row of the image counts. How good they
-are is measured on a validation set that is private. Run it with ``make demo``.
+are is measured on a validation set that is private. Run it with ``make demo``; the
+picture goes to ``build/demo.png``, or to the file that is named.
 """
 
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -20,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from botorch_dp import DPGIBO, GDP, RandomSearch
 from botorch_dp.plots import plot_convergence, plot_ledger
 
-PICTURE = Path("build/demo.png")
+PICTURE = Path(sys.argv[1] if sys.argv[1:] else "build/demo.png")
 NUM_STEPS = 20
 
 mpl.use("Agg")
