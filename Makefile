@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tutorials lint benchmarks federated format clean
+.PHONY: help demo test tutorials docs lint benchmarks federated format clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.all: $(VENV)/.demo
 	@echo "installing every extra into $(VENV) (a minute or two, once)"
-	@$(PIP) -e '.[plots,sklearn,secure,federated,tutorials,dev]'
+	@$(PIP) -e '.[plots,sklearn,secure,federated,tutorials,docs,dev]'
 	@$(BIN)/pip check
 	@touch $@
 
@@ -33,6 +33,9 @@ test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with m
 
 tutorials: $(VENV)/.all  ## run every notebook, small
 	SMOKE_TEST=1 $(BIN)/python -m pytest --nbmake -n 2 tutorials
+
+docs: $(VENV)/.all  ## build the documentation into build/docs; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
 lint: $(VENV)/.all  ## check style and format (ruff), then types (mypy)
 	$(BIN)/ruff check .
@@ -50,6 +53,8 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.private_release
 	$(BIN)/python -m benchmarks.ldp_bo
 	$(BIN)/python -m benchmarks.dp_fts
+	$(BIN)/python -m benchmarks.sklearn_search
+	$(BIN)/python -m benchmarks.imports
 
 federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds
 	@$(BIN)/python -m botorch_dp.federated.loopback

@@ -13,6 +13,8 @@ import pytest
     [
         "botorch_dp",
         "botorch_dp.federated",
+        "botorch_dp.integrations.opacus",
+        "botorch_dp.integrations.sklearn",
         "botorch_dp.models",
         "botorch_dp.optimizers",
     ],
@@ -57,3 +59,54 @@ print([name for name in heavy if name in sys.modules])
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# What the extras bring, and what only tests use.
+OPTIONAL = (
+    "dask",
+    "distributed",
+    "flwr",
+    "joblib",
+    "jupyterlab",
+    "matplotlib",
+    "opendp",
+    "optuna",
+    "pandas",
+    "sklearn",
+    "sphinx",
+)
+
+
+def loaded_by(statement):
+    """Return the optional modules that a new interpreter loads for a statement."""
+    script = (
+        f"import sys\n{statement}\nprint(*(n for n in {OPTIONAL} if n in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_the_core_needs_no_optional_dependency():
+    names = "[getattr(botorch_dp, name) for name in botorch_dp.__all__]"
+    assert loaded_by(f"import botorch_dp; {names}") == []
+    assert loaded_by("import botorch_dp.integrations, botorch_dp.plots") == []
+
+
+def test_what_is_loaded_is_seen():
+    assert loaded_by("import pandas") == ["pandas"]
+
+
+def test_importing_the_package_alone_imports_nothing_heavy():
+    script = """
+import sys
+import botorch
+before = set(sys.modules)
+import botorch_dp
+print(*{name.partition(".")[0] for name in set(sys.modules) - before})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["botorch_dp"]

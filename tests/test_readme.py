@@ -1,9 +1,12 @@
 """README's code runs as pasted, and every command that it names exists."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks.sklearn_search import BEGIN, END, summary
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -32,3 +35,19 @@ def test_commands_exist():
 def test_links_lead_somewhere(name):
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text()):
         assert (ROOT / target).exists(), target
+
+
+def test_the_table_is_what_was_measured():
+    results = ROOT / "benchmarks" / "results" / "sklearn_search.json"
+    table = README.partition(BEGIN)[2].partition(END)[0]
+    assert table.strip() == summary(json.loads(results.read_text()))
+
+
+def test_so_is_the_sentence_below_it():
+    results = ROOT / "benchmarks" / "results" / "sklearn_search.json"
+    for section, rows in json.loads(results.read_text()).items():
+        (column,) = {key for row in rows for key in row if key.startswith("points ")}
+        behind = [row[column] for row in rows if row["search"].endswith("epsilon = 1")]
+        assert len(behind) == 2
+        limit = 0.5 if section == "hundred_thousand" else 1.0
+        assert max(float(text.split()[0]) for text in behind) <= limit

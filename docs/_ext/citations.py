@@ -1,0 +1,41 @@
+"""Reference lists of docstrings as plain lists.
+
+Modules that cite the same paper each list it, with the theorem that they use. To Sphinx
+these would be definitions of one citation, many times over.
+"""
+
+import re
+from typing import Any
+
+_DEFINITION = re.compile(r"^(\s*)\.\. \[(\w+)\] ")
+_CITATION = re.compile(r"\[([A-Za-z]\w*\d{4}\w*)\]_")
+
+
+def plain_citations(lines: list[str]) -> list[str]:
+    """Return a docstring's lines with references as a list and citations as text."""
+    plain, indent = [], None
+    for line in lines:
+        defined = _DEFINITION.match(line)
+        if defined:
+            indent = len(defined[1])
+            if plain and plain[-1].strip() and plain[-1].strip() != "References:":
+                plain.append("")
+            line = f"{defined[1]}* [{defined[2]}] {line[defined.end() :]}"
+        elif indent is not None and line.strip():
+            depth = len(line) - len(line.lstrip())
+            if depth > indent:
+                line = " " * (indent + 2) + line.lstrip()
+            else:
+                indent = None
+        plain.append(_CITATION.sub(r"[\1]", line))
+    return plain
+
+
+def process(
+    app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
+    """Rewrite a docstring in place: a handler of ``autodoc-process-docstring``."""
+    lines[:] = plain_citations(lines)
+    if what in ("attribute", "property"):
+        # Else Napoleon takes what stands before a colon for a type: a comment, empty.
+        lines[:0] = ["..", ""]

@@ -1,0 +1,107 @@
+"""What pages show that is computed or read: tables, a certificate, the notebooks."""
+
+import json
+import math
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger
+from botorch_dp.privacy import GaussianEvent
+
+DELTA = 1e-5
+MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+COUNTS = (1, 10, 100, 1000)
+COUNTED_MU = 0.1
+EPSILONS = (0.1, 1.0, 3.0, 10.0)
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
+
+
+def epsilon_table() -> str:
+    """Return what mu means: epsilon at a delta, and the best a test can do."""
+    rows = [
+        "| mu | epsilon at delta = 1e-5 | right guesses, at most |",
+        "| --- | --- | --- |",
+    ]
+    for mu in MUS:
+        guarantee = GDP(mu)
+        # Equal errors of both kinds, where the tradeoff function meets the diagonal.
+        right = 0.5 * (1 + math.erf(mu / 2 / math.sqrt(2)))
+        rows.append(f"| {mu:g} | {guarantee.epsilon(DELTA):.3f} | {right:.1%} |")
+    return "\n".join(rows) + "\n"
+
+
+def mu_table() -> str:
+    """Return the mu of a few pairs of epsilon and delta."""
+    rows = ["| guarantee | mu | largest pure epsilon |", "| --- | --- | --- |"]
+    for epsilon in EPSILONS:
+        guarantee = ApproxDP(epsilon, DELTA)
+        mu, pure = guarantee.to_gdp().mu, guarantee.to_pure().epsilon
+        rows.append(f"| `ApproxDP({epsilon:g}, 1e-5)` | {mu:.4f} | {pure:.5f} |")
+    return "\n".join(rows) + "\n"
+
+
+def composition_table() -> str:
+    """Return what many equal releases cost, exactly and by adding up epsilons."""
+    rows = [
+        "| releases of mu = 0.1 | mu in all | epsilon at delta = 1e-5 "
+        "| epsilons added up, at delta = 1e-5 times their number |",
+        "| --- | --- | --- | --- |",
+    ]
+    for count in COUNTS:
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1 / COUNTED_MU), count=count)
+        total = ledger.accountant().to_gdp()
+        assert total is not None
+        added = count * GDP(COUNTED_MU).epsilon(DELTA)
+        exact = ledger.spent(DELTA)
+        rows.append(f"| {count:,} | {total.mu:.4g} | {exact:.2f} | {added:.1f} |")
+    return "\n".join(rows) + "\n"
+
+
+def certificate() -> str:
+    """Return the certificate of a small run."""
+    double = {"dtype": torch.float64, "device": "cpu"}
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **double)
+    records = torch.full((2_000, 2), 0.5, **double)
+    optimizer = DPGIBO(bounds, 2_000, GDP(mu=1.0), num_steps=20, clip_norm=1.0)
+    result = optimizer.run(
+        lambda X: (X - records.unsqueeze(1)).square().sum(dim=-1), progress=False
+    )
+    return str(result.certificate) + "\n"
+
+
+def tutorials_table() -> str:
+    """Return the notebooks: their titles, and what one learns from each."""
+    rows = ["| notebook | |", "| --- | --- |"]
+    for path in sorted(TUTORIALS.glob("*/*.ipynb")):
+        first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+        title, _, text = first.removeprefix("# ").partition("\n")
+        learned = " ".join(text.split("\n\n")[0].split() or text.split()[:40])
+        folder = path.parent.name
+        rows.append(f"| **{title.strip()}**<br>`tutorials/{folder}` | {learned} |")
+    return "\n".join(rows) + "\n"
+
+
+def bibtex() -> str:
+    """Return the entry that cites this library, at its version."""
+    return f"""@software{{botorch_dp,
+  title   = {{botorch\\_dp: Differentially Private Bayesian Optimization for BoTorch}},
+  author  = {{{{The botorch\\_dp developers}}}},
+  year    = {{2026}},
+  version = {{{version("botorch-dp")}}},
+  license = {{MIT}},
+}}
+"""
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Return the names of the computed fragments, and their text."""
+    yield "epsilon_table.inc", epsilon_table()
+    yield "mu_table.inc", mu_table()
+    yield "composition_table.inc", composition_table()
+    yield "certificate.inc", certificate()
+    yield "tutorials_table.inc", tutorials_table()
+    yield "citation.inc", bibtex()

@@ -1,0 +1,162 @@
+"""What a new user is likely to get wrong, and what they are told.
+
+Each message names the argument, says what is wrong and what to do instead.
+"""
+
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC
+
+from botorch_dp import DPGIBO, GDP, ApproxDP, GradientInformation, Ledger, PureDP
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    OptimizerStateError,
+)
+from botorch_dp.integrations.opacus import JointBudget
+from botorch_dp.integrations.sklearn import PrivateSearch, Real
+
+X, Y = make_classification(90, random_state=0)
+TRAIN, PRIVATE = (X[:30], Y[:30]), {"X_val": X[30:], "y_val": Y[30:]}
+GUARANTEE = ApproxDP(epsilon=1.0, delta=1e-5)
+SPACE = {"C": Real(1e-3, 1e3, log=True)}
+
+
+def search(estimator=None, space=SPACE, guarantee=GUARANTEE, **kwargs):
+    estimator = LogisticRegression() if estimator is None else estimator
+    return PrivateSearch(estimator, space, guarantee, num_steps=1, **kwargs)
+
+
+def fit(*args, **kwargs):
+    return search(*args, **kwargs).fit(*TRAIN, **PRIVATE)
+
+
+def optimizer():
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64, device="cpu")
+    return DPGIBO(bounds, 100, GDP(mu=1.0), num_steps=2, clip_norm=1.0)
+
+
+def tell_means():
+    opt = optimizer()
+    opt.tell(torch.zeros(len(opt.ask()), dtype=torch.float64, device="cpu"))
+
+
+def search_twice_under_one_cap():
+    ledger = Ledger(cap=GUARANTEE)
+    for _ in range(2):
+        fit(ledger=ledger)
+
+
+MISTAKES = {
+    "no private records": (
+        lambda: search().fit(X, Y),
+        InvalidArgumentError,
+        r"fit needs X_val and y_val, the private validation records: "
+        r"fit\(X, y, X_val=\.\.\., y_val=\.\.\.\)",
+    ),
+    "private records that were trained on": (
+        lambda: search().fit(X, Y, X_val=X[30:], y_val=Y[30:]),
+        InvalidArgumentError,
+        r"X_val must hold records that the models are not trained on.*Split the data",
+    ),
+    "epsilon for a guarantee": (
+        lambda: fit(guarantee=1.0),
+        InvalidArgumentError,
+        r"guarantee must be a PureDP, ApproxDP, GDP or RDP, got 1\.0",
+    ),
+    "pure privacy from Gaussian noise": (
+        lambda: fit(guarantee=PureDP(1.0)),
+        InvalidArgumentError,
+        r"PureDP\(epsilon=1\) cannot be met by Gaussian noise.*use ApproxDP",
+    ),
+    "a parameter the estimator has not": (
+        lambda: fit(space={"c": SPACE["C"]}),
+        InvalidArgumentError,
+        r"space names \['c'\], which LogisticRegression has not; it has \['C', ",
+    ),
+    "a pair for a range": (
+        lambda: fit(space={"C": (1e-3, 1e3)}),
+        InvalidArgumentError,
+        r"space\['C'\] must be Real\(low, high\), Integer\(low, high\), Categorical",
+    ),
+    "a log scale from zero": (
+        lambda: Real(0.0, 1e3, log=True),
+        InvalidArgumentError,
+        r"low must be above 0 with log=True",
+    ),
+    "errors have no gradient": (
+        lambda: fit(scoring="accuracy"),
+        InvalidArgumentError,
+        r"scoring='accuracy' needs method='stable'.*Or use scoring='neg_log_loss'",
+    ),
+    "a score of all records together": (
+        lambda: fit(method="stable", scoring="roc_auc"),
+        InvalidArgumentError,
+        r"such as an AUC, has no loss of a record.*Got 'roc_auc'",
+    ),
+    "no probabilities": (
+        lambda: fit(SVC()),
+        InvalidArgumentError,
+        r"needs an estimator with predict_proba, which SVC has not; use scoring=",
+    ),
+    "one number for all records": (
+        lambda: fit(scoring=lambda model, X, y: model.score(X, y), loss_range=(0, 1)),
+        InvalidArgumentError,
+        r"scoring must return one loss for each record",
+    ),
+    "a loss without a range": (
+        lambda: fit(scoring=lambda model, X, y: model.predict(X) != y),
+        InvalidArgumentError,
+        r"loss_range must be given.*Choose it without looking at the private data",
+    ),
+    "the scores of all candidates": (
+        lambda: fit().cv_results_,
+        AttributeError,
+        r"exact scores of candidates are private.*history_ holds what is public",
+    ),
+    "a score that nobody paid for": (
+        lambda: fit().best_score_,
+        AttributeError,
+        r"ask for it with release_score=True before fit",
+    ),
+    "a spent budget": (
+        search_twice_under_one_cap,
+        BudgetExceededError,
+        r"this run does not fit under it\. Nothing was evaluated, recorded or drawn",
+    ),
+    "means for losses": (
+        tell_means,
+        InvalidArgumentError,
+        r"losses must be 100 x 3 \(one loss for each record and point\)",
+    ),
+    "an answer that nobody asked for": (
+        lambda: optimizer().tell(torch.zeros(100, 3, device="cpu")),
+        OptimizerStateError,
+        r"tell has nothing to answer: call ask\(\) first",
+    ),
+    "another model in the acquisition": (
+        lambda: GradientInformation(torch.nn.Identity(), X_at=torch.zeros(1, 2)),
+        InvalidArgumentError,
+        r"model must be a GradientGP, got Identity; GradientGP\.from_model takes a",
+    ),
+    "batch size for sample rate": (
+        lambda: JointBudget(GUARANTEE, num_runs=4, sample_rate=50, steps_per_run=10),
+        InvalidArgumentError,
+        r"sample_rate must be at most 1, got 50",
+    ),
+}
+
+
+@pytest.mark.default_device
+@pytest.mark.parametrize("name", MISTAKES)
+def test_says_what_to_do(name):
+    mistake, error, message = MISTAKES[name]
+    with pytest.raises(error, match=message):
+        mistake()
+
+
+def test_without_the_mistakes_it_works():
+    assert set(fit().best_params_) == {"C"}
+    assert len(optimizer().ask()) == 3
