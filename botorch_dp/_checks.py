@@ -66,7 +66,8 @@ def check_private_tensor(name: str, value: Tensor, *, min_dim: int = 0) -> Tenso
     """
     if not isinstance(value, Tensor):
         raise InvalidArgumentError(
-            f"{name} must be a torch.Tensor, got {type(value).__name__}."
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; make one, "
+            f"e.g. with torch.as_tensor({name})."
         )
     if value.dtype not in _RELEASABLE_DTYPES:
         raise InvalidArgumentError(

@@ -3,6 +3,7 @@
 Each message names the argument, says what is wrong and what to do instead.
 """
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import make_classification
@@ -14,6 +15,7 @@ from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
     OptimizerStateError,
+    WeakGuaranteeWarning,
 )
 from botorch_dp.integrations.opacus import JointBudget
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
@@ -38,9 +40,10 @@ def optimizer():
     return DPGIBO(bounds, 100, GDP(mu=1.0), num_steps=2, clip_norm=1.0)
 
 
-def tell_means():
+def told(losses):
     opt = optimizer()
-    opt.tell(torch.zeros(len(opt.ask()), dtype=torch.float64, device="cpu"))
+    opt.ask()
+    opt.tell(losses)
 
 
 def search_twice_under_one_cap():
@@ -69,7 +72,24 @@ MISTAKES = {
     "pure privacy from Gaussian noise": (
         lambda: fit(guarantee=PureDP(1.0)),
         InvalidArgumentError,
-        r"PureDP\(epsilon=1\) cannot be met by Gaussian noise.*use ApproxDP",
+        r"guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo'.*"
+        r"got PureDP\(epsilon=1\); method='stable' can meet it",
+    ),
+    "Gaussian privacy from the exponential mechanism": (
+        lambda: fit(guarantee=GDP(1.0), method="stable"),
+        InvalidArgumentError,
+        r"guarantee must be a PureDP or an ApproxDP with method='stable', got "
+        r"GDP\(mu=1\); method='dp-gibo' can meet it",
+    ),
+    "epsilon and delta the wrong way round": (
+        lambda: fit(guarantee=ApproxDP(1e-5, 0.5)),
+        WeakGuaranteeWarning,
+        r"delta above one over the number of records \(60\).*comes after epsilon",
+    ),
+    "results before the fit": (
+        lambda: search().best_params_,
+        AttributeError,
+        r"no attribute 'best_params_': call fit first",
     ),
     "a parameter the estimator has not": (
         lambda: fit(space={"c": SPACE["C"]}),
@@ -124,12 +144,35 @@ MISTAKES = {
     "a spent budget": (
         search_twice_under_one_cap,
         BudgetExceededError,
-        r"this run does not fit under it\. Nothing was evaluated, recorded or drawn",
+        r"has spent epsilon=1 in 1 charge\(s\), this run would bring it to 1\.\d+, and "
+        r"its cap is.*Nothing was evaluated, recorded or drawn: ask for a smaller",
     ),
     "means for losses": (
-        tell_means,
+        lambda: told(torch.zeros(3, dtype=torch.float64, device="cpu")),
         InvalidArgumentError,
         r"losses must be 100 x 3 \(one loss for each record and point\)",
+    ),
+    "arrays for tensors": (
+        lambda: told(np.zeros((100, 3))),
+        InvalidArgumentError,
+        r"losses must be a torch.Tensor.*got ndarray.*torch\.as_tensor\(losses\)",
+    ),
+    "whole numbers as bounds": (
+        lambda: DPGIBO(
+            torch.tensor([[0], [1]], device="cpu"),
+            100,
+            GDP(mu=1.0),
+            num_steps=2,
+            clip_norm=1.0,
+        ),
+        InvalidArgumentError,
+        r"bounds must be a 2 x d tensor of torch\.float32 or torch\.float64, lower "
+        r"bounds first, got shape \(2, 1\) and torch\.int64",
+    ),
+    "losses for a function": (
+        lambda: optimizer().run(torch.zeros(100, 3, device="cpu")),
+        InvalidArgumentError,
+        r"objective must be a function from points to losses, got a Tensor",
     ),
     "an answer that nobody asked for": (
         lambda: optimizer().tell(torch.zeros(100, 3, device="cpu")),

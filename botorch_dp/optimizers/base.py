@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from botorch_dp._checks import check_count
-from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.coordinates import Coordinates
 from botorch_dp.optimizers.private_losses import Losses
@@ -175,6 +175,11 @@ class PrivateOptimizer(ABC):
                 goes on from there. The ledger has to outlive the process too: unless
                 one with a path was given, it is kept in ``<checkpoint>.ledger``.
         """
+        if not callable(objective):
+            raise InvalidArgumentError(
+                "objective must be a function from points to losses, got a "
+                f"{type(objective).__name__}; losses that are there go to tell()."
+            )
         if checkpoint is not None:
             self.state_dict()  # where there is none to keep, say so at once
             self._keep_ledger_at(f"{os.fspath(checkpoint)}.ledger")

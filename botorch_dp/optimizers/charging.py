@@ -2,6 +2,7 @@
 
 import math
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,10 +16,12 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     OptimizerStateError,
     UnsupportedConversionError,
+    WeakGuaranteeWarning,
 )
 from botorch_dp.optimizers.base import PrivateOptimizer
 from botorch_dp.privacy import (
     GDP,
+    ApproxDP,
     GaussianMechanism,
     Guarantee,
     Ledger,
@@ -201,10 +204,25 @@ def check_affordable(
     for event, count in costs:
         accountant = accountant.plus(event, count)
     if not accountant.within(ledger.cap):
+        before = ledger.accountant().spent_of(ledger.cap)
+        after = accountant.spent_of(ledger.cap)
         raise BudgetExceededError(
-            f"The ledger has the cap {ledger.cap!r} and {len(ledger)} charge(s) "
-            "already: this run does not fit under it. Nothing was evaluated, recorded "
-            "or drawn."
+            f"The ledger has spent {before.unit}={before.amount:.4g} in {len(ledger)} "
+            f"charge(s), this run would bring it to {after.amount:.4g}, and its cap is "
+            f"{ledger.cap!r}. Nothing was evaluated, recorded or drawn: ask for a "
+            "smaller guarantee, or plan a ledger with a larger cap before you start."
+        )
+
+
+def warn_of_large_delta(guarantee: Guarantee, num_records: int) -> None:
+    """Warn of a delta that the publication of a random record would meet."""
+    if isinstance(guarantee, ApproxDP) and guarantee.delta * num_records > 1:
+        warnings.warn(
+            f"{guarantee!r} has a delta above one over the number of records "
+            f"({num_records}): to publish a record at random would meet it, too. "
+            "Choose a delta far below; it comes after epsilon.",
+            WeakGuaranteeWarning,
+            stacklevel=4,
         )
 
 

@@ -113,10 +113,12 @@ def _check_bounds(bounds: Tensor) -> Tensor:
         or bounds.shape[-1] == 0
         or bounds.dtype not in (torch.float32, torch.float64)
     ):
-        got = tuple(bounds.shape) if isinstance(bounds, Tensor) else bounds
+        got = repr(bounds)
+        if isinstance(bounds, Tensor):
+            got = f"shape {tuple(bounds.shape)} and {bounds.dtype}"
         raise InvalidArgumentError(
             "bounds must be a 2 x d tensor of torch.float32 or torch.float64, lower "
-            f"bounds first, got {got!r}."
+            f"bounds first, got {got}."
         )
     if not bounds.isfinite().all() or not (bounds[0] < bounds[1]).all():
         raise InvalidArgumentError(

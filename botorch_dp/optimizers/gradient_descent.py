@@ -32,6 +32,7 @@ from botorch_dp.optimizers.charging import (
     check_gaussian,
     mean_sensitivity,
     share_of_a_step,
+    warn_of_large_delta,
 )
 from botorch_dp.optimizers.private_losses import Losses
 from botorch_dp.privacy import (
@@ -102,6 +103,7 @@ class PrivateGradientDescent(ChargingOptimizer):
             transform=transform,
             ledger=ledger,
         )
+        warn_of_large_delta(guarantee, self.num_records)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.adjacency = check_choice("adjacency", adjacency, tuple(_MOVES))
         width = _MOVES[self.adjacency] * self.clip_norm

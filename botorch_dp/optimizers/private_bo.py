@@ -38,7 +38,11 @@ from botorch_dp._checks import check_choice, check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.describe import describe_kernel
 from botorch_dp.optimizers.base import OptimizationResult, Step
-from botorch_dp.optimizers.charging import ASSUMPTIONS, ChargingOptimizer
+from botorch_dp.optimizers.charging import (
+    ASSUMPTIONS,
+    ChargingOptimizer,
+    warn_of_large_delta,
+)
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
 from botorch_dp.optimizers.published_release import (
     KusnerRelease,
@@ -171,6 +175,8 @@ class PrivateBO(ChargingOptimizer):
             transform=transform,
             ledger=ledger,
         )
+        if release == "stable":  # else delta is of an assumption, not of records
+            warn_of_large_delta(guarantee, self.num_records)
         self.release, self.adaptive = release, bool(adaptive)
         self.what = check_choice("what", what or kind.releases[0], _WHAT)
         if self.what not in kind.releases:

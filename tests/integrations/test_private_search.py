@@ -383,7 +383,7 @@ CATEGORIES = {"level": Real(0.0, 1.0), "sign": ["plus", "minus"]}
     [
         ({"level": Real(0, 1)}, {"method": "grid"}, "method must be one of 'dp-gibo'"),
         ({"level": Real(0, 1)}, {"guarantee": 1.0}, "guarantee must be"),
-        ({"level": Real(0, 1)}, {"guarantee": PureDP(1.0)}, "Gaussian noise can meet"),
+        ({"level": Real(0, 1)}, {"guarantee": PureDP(1.0)}, "noise is Gaussian"),
         ({"C": Real(0, 1)}, {}, r"space names \['C'\], which Constant has not"),
         ({"sign": ["plus", "minus"]}, {}, "use method='stable' for"),
         (CATEGORIES, {"guarantee": RDP(4, 1.0)}, "an ApproxDP or a GDP where"),

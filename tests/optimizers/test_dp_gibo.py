@@ -424,7 +424,10 @@ class TestMisuse:
         ledger = Ledger(cap=GDP(1.0))
         ledger.charge(GaussianEvent(2.0))
         evaluated = []
-        with pytest.raises(BudgetExceededError, match="does not fit under it"):
+        with pytest.raises(
+            BudgetExceededError,
+            match=r"spent mu=0.5 in 1 charge\(s\), this run would bring it to 1.1",
+        ):
             make(ledger=ledger).run(evaluated.append, progress=False)
         assert evaluated == []
         assert len(ledger) == 1

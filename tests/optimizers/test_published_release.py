@@ -435,7 +435,7 @@ class TestCertificate:
         opt = PrivateBO(
             candidates=candidates(),
             num_records=RECORDS,
-            guarantee=BUDGET,
+            guarantee=PureDP(1.0),
             num_steps=T,
             loss_range=(0.0, 1.0),
             generator=seeded(),

@@ -27,7 +27,7 @@ from botorch_dp.integrations.opacus.batches import (
 )
 from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
-from botorch_dp.optimizers.charging import check_gaussian
+from botorch_dp.optimizers.charging import check_gaussian, warn_of_large_delta
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -225,6 +225,7 @@ class JointBudget:
         check_choice("loss_reduction", loss_reduction, _REDUCTIONS)
         device = check_module(module, optimizer)
         num_records = check_loader(data_loader, sample_rate=self.sample_rate)
+        warn_of_large_delta(self.guarantee, num_records)
         max_grad_norm = check_positive("max_grad_norm", max_grad_norm)
         source = make_noise_source(generator, secure=False)
         source.check_device(device)

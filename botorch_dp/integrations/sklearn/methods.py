@@ -17,6 +17,7 @@ from botorch_dp.optimizers.charging import (
     check_affordable,
     check_gaussian,
     mean_sensitivity,
+    warn_of_large_delta,
 )
 from botorch_dp.privacy import (
     GDP,
@@ -36,7 +37,7 @@ METHODS = ("dp-gibo", "stable", "kusner")
 # What PrivateSearch has arguments of its own for, or must decide.
 _RESERVED = {
     "DPGIBO": {"bounds", "transform", "initial_x", "clip_norm"},
-    "PrivateBO": {"candidates", "bounds", "release", "what", "loss_range"},
+    "PrivateBO": {"candidates", "bounds", "release", "what", "loss_range", "adaptive"},
     "both": {"num_records", "guarantee", "num_steps", "ledger", "generator"},
 }
 T = TypeVar("T")
@@ -123,6 +124,11 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
             "correlation between the losses on two neighbouring data sets, which it "
             "assumes; method='stable' needs no assumption."
         )
+    if method == "stable" and not isinstance(task.guarantee, PureDP | ApproxDP):
+        raise InvalidArgumentError(
+            "guarantee must be a PureDP or an ApproxDP with method='stable', got "
+            f"{task.guarantee!r}; method='dp-gibo' can meet it."
+        )
     count = check_count(
         "num_candidates", _given(task.num_candidates, _CANDIDATES[method]), minimum=2
     )
@@ -192,6 +198,7 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
     choice, gradients = _split(task)
     score = None
     if task.release_score:
+        warn_of_large_delta(task.guarantee, evaluation.num_records)
         score = GDP(gradients.to_gdp().mu * math.sqrt(_SHARE_OF_SCORE))
         gradients = GDP(gradients.to_gdp().mu * math.sqrt(1 - _SHARE_OF_SCORE))
     range_of_loss = evaluation.scoring.loss_range
@@ -286,6 +293,11 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
 def _split(task: Task) -> tuple[PureDP | None, Guarantee]:
     """Return the shares of choosing categories, if there are any, and of gradients."""
     guarantee = task.guarantee
+    if isinstance(guarantee, PureDP):
+        raise InvalidArgumentError(
+            "guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo', "
+            f"whose noise is Gaussian, got {guarantee!r}; method='stable' can meet it."
+        )
     is_split = bool(task.space.choices) or task.release_score
     if is_split and task.options.get("secure"):
         raise InvalidArgumentError(

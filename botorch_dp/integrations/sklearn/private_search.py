@@ -100,6 +100,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
             models), or of UCB (30). With ``"stable"``, how many of the candidates are
             fitted, the others being estimated; by default all.
         num_candidates: How many candidates to choose among: 32, for ``"kusner"`` 1000.
+            ``"dp-gibo"`` has candidates only where there are categories.
         clip_norm: The bound on the gradient of a record's loss, where every parameter's
             range has length 1. By default as large as leaves noise of three
             thousandths of the loss's range, but no less than a quarter of that range.
@@ -305,6 +306,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
 
     def __getattr__(self, name: str) -> NoReturn:
         why = _ABSENT.get(name)
+        if name in _FITTED and "certificate_" not in vars(self):
+            why = "call fit first."
         if hasattr(type(self), name) and not vars(self).get("refit", True):
             why = "it needs a model trained with the released parameters: refit=True."
         raise AttributeError(
@@ -386,6 +389,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
         return getattr(self.best_estimator_, name)
 
 
+_FITTED = ("best_params_", "best_estimator_", "history_", "certificate_", "num_fits_")
 _ABSENT = {
     "best_score_": "the score of what was found is a release of its own: ask for it "
     "with release_score=True before fit.",
