@@ -1,4 +1,4 @@
-"""Sphinx configuration. Build with ``make docs``; no network is needed."""
+"""Sphinx configuration. Build with ``make docs``; no network is needed to build."""
 
 import re
 import sys
@@ -30,6 +30,8 @@ extensions = [
 ]
 html_theme = "sphinx_rtd_theme"
 html_theme_options = {"navigation_depth": 3}
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 html_show_sphinx = False
 html_copy_source = False
 exclude_patterns: list[str] = []

@@ -31,7 +31,7 @@ BLOCKS = [
     for number in range(len(BLOCK.findall(text)))
 ]
 # Libraries that a reader of a page has, and a developer may not.
-OPTIONAL = ("ax", "dask", "optuna", "sklearn")
+OPTIONAL = ("ax", "dask", "optuna", "pandas", "sklearn")
 # A cluster of threads in place of one that is elsewhere.
 CLUSTER = (
     'Client("tcp://127.0.0.1:8786")',
@@ -149,6 +149,25 @@ def test_references_become_plain_lists():
         "",
         "After.",
     ]
+
+
+def test_names_keep_their_last_underscore():
+    lines = ["Attributes:", "    best_params_: What was found.", "    x: A point."]
+    assert citations.whole_names(lines) == [
+        lines[0],
+        r"    best_params\_: What was found.",
+        lines[2],
+    ]
+
+
+def test_summaries_of_the_first_api_page_have_no_raw_markup(api):
+    table = [line for line in api["index.md"].splitlines() if line.startswith("| {")]
+    assert len(table) == len(botorch_dp.__all__)
+    for line in table:
+        summary = line.split(" | ", 1)[1]
+        assert "]_" not in summary
+        assert not re.search(r"(?<!\{):\w+:`", summary)
+    assert any("{math}`" in line for line in table)
 
 
 def test_short_names_find_their_documentation():

@@ -6,10 +6,13 @@ the name by which users import them.
 """
 
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+
+import citations
 
 PACKAGE = "botorch_dp"
 # A test finds the room that is not here.
@@ -129,7 +132,7 @@ def index_page() -> str:
     for name in sorted(public_names(top), key=str.lower):
         value = getattr(top, name)
         room = _room_of(name, value)
-        summary = (inspect.getdoc(value) or "").splitlines()[0]
+        summary = _markdown((inspect.getdoc(value) or "").splitlines()[0])
         lines.append(f"| {{py:obj}}`{name} <{room}.{name}>` | {summary} |")
     lines += ["", "Everything, room by room:", "", "```{toctree}", ":maxdepth: 2", ""]
     lines += [_file_name(room) for room in room_names()]
@@ -151,6 +154,14 @@ def _room_of(name: str, value: object) -> str:
         ):
             return room
     raise LookupError(f"{name} of {PACKAGE} is defined in {place}, which is no room.")
+
+
+def _markdown(line: str) -> str:
+    """Return a line of a docstring with its roles and citations in Markdown."""
+    line = "".join(citations.plain_citations([line]))
+    line = re.sub(r":math:`([^`]+)`", r"{math}`\1`", line)
+    line = re.sub(r":\w+:`[~.]?([^`]+)`", r"`\1`", line)
+    return line.replace("``", "`").replace("|", "\\|")
 
 
 def _docstring_of(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Reference lists of docstrings as plain lists.
+"""Docstrings as Sphinx can take them: reference lists as plain lists, names whole.
 
 Modules that cite the same paper each list it, with the theorem that they use. To Sphinx
 these would be definitions of one citation, many times over.
@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 _DEFINITION = re.compile(r"^(\s*)\.\. \[(\w+)\] ")
+_ENDS_IN_UNDERSCORE = re.compile(r"^(\s+\w+)_: ")
 _CITATION = re.compile(r"\[([A-Za-z]\w*\d{4}\w*)\]_")
 
 
@@ -31,11 +32,16 @@ def plain_citations(lines: list[str]) -> list[str]:
     return plain
 
 
+def whole_names(lines: list[str]) -> list[str]:
+    """Return lines where a name that ends in an underscore is no reference."""
+    return [_ENDS_IN_UNDERSCORE.sub(r"\1\\_: ", line) for line in lines]
+
+
 def process(
     app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
     """Rewrite a docstring in place: a handler of ``autodoc-process-docstring``."""
-    lines[:] = plain_citations(lines)
+    lines[:] = whole_names(plain_citations(lines))
     if what in ("attribute", "property"):
         # Else Napoleon takes what stands before a colon for a type: a comment, empty.
         lines[:0] = ["..", ""]
