@@ -108,6 +108,8 @@ def main() -> None:
         errors = (probabilities(x, TEST[0]).argmax(axis=-1) != TEST[1]).mean()
         loss = float(test_loss(x.unsqueeze(0)))
         print(f"{name:36}{evaluations:>8}{loss:>10.3f}{errors:>9.1%}")
+    epsilon = found.certificate.epsilons[1e-5]
+    print(f"\nThat cost epsilon = {epsilon:.3g} at delta = 1e-5, as this says:")
     print(f"\n{found.certificate}")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="tight")
