@@ -266,23 +266,42 @@ def _epsilon_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
 
 
-def _basic_epsilon(groups: _Groups, delta: float) -> float | None:
-    """Add up epsilons and deltas, None if that is not possible within ``delta``.
+def _basic_sums(groups: _Groups) -> tuple[float, float, float] | None:
+    """Add up epsilons and deltas, None if an event has none.
 
-    Gaussian releases, composed exactly, are one of the summands.
+    Gaussian releases are kept apart, composed exactly: the third number is their mu.
     """
     others = frozenset((e, n) for e, n in groups if e.gdp_mu is None)
     bounds = [(event.approx, count) for event, count in others]
     if any(bound is None for bound, _ in bounds):
         return None
     epsilon = math.fsum(count * bound[0] for bound, count in bounds if bound)
-    used = math.fsum(count * bound[1] for bound, count in bounds if bound)
-    if used >= delta:
+    delta = math.fsum(count * bound[1] for bound, count in bounds if bound)
+    return epsilon, delta, _total_mu(groups - others) or 0.0
+
+
+def _basic_epsilon(groups: _Groups, delta: float) -> float | None:
+    """Return epsilon by basic composition, None where it says nothing."""
+    sums = _basic_sums(groups)
+    if sums is None or sums[1] >= delta:
         return None
-    mu = _total_mu(groups - others)
-    if mu:
+    epsilon, used, mu = sums
+    if mu > 0:
         return epsilon + curves.gdp_epsilon(mu, delta - used)
     return curves.pure_epsilon_at(epsilon, (delta - used) / (1 - used))
+
+
+def _basic_delta(groups: _Groups, epsilon: float) -> float | None:
+    """Return delta by basic composition, None where it says nothing."""
+    sums = _basic_sums(groups)
+    if sums is None or sums[1] >= 1:
+        return None
+    others, used, mu = sums
+    if mu == 0:
+        return used + (1 - used) * curves.pure_delta(others, epsilon)
+    if epsilon < others:
+        return None
+    return min(1.0, used + curves.gdp_delta(mu, epsilon - others))
 
 
 @lru_cache(maxsize=1024)
@@ -291,9 +310,9 @@ def _delta(groups: _Groups, epsilon: float) -> float:
     if mu is not None:
         return curves.gdp_delta(mu, epsilon) if mu > 0 else 0.0
     bounds = [float(compute_delta(RDP_ORDERS, _total_rdp(groups), epsilon)[0])]
-    pure = _total(groups, "pure_epsilon")
-    if pure is not None:
-        bounds.append(curves.pure_delta(pure, epsilon))
+    basic = _basic_delta(groups, epsilon)
+    if basic is not None:
+        bounds.append(basic)
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         bounds.append(curves.zcdp_delta(rho, epsilon))

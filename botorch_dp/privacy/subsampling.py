@@ -173,6 +173,7 @@ def noise_multiplier_for(
         beside: What else is released under the same guarantee; nothing by default.
         tolerance: How far above the least noise the result may be, relatively.
     """
+    check_positive("tolerance", tolerance)
     others = PrivacyAccountant() if beside is None else beside
 
     def fits(z: float) -> bool:

@@ -55,6 +55,7 @@ BESIDE = {
     ),
     "integrations.opacus": (
         "integrations.opacus.steps",
+        "integrations.opacus.private_module",
         "integrations.opacus.batches",
         "integrations.opacus.modules",
     ),

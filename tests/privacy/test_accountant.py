@@ -420,6 +420,18 @@ class TestOpacus:
         assert accountant.get_epsilon(0.19) == math.inf
         assert accountant.get_epsilon(0.2 + 1e-9) == pytest.approx(1.0, rel=1e-6)
 
+    def test_gaussians_are_one_summand(self):
+        accountant = account((AssumedEvent(0.5, 9e-6), 1), (GaussianEvent(3.0), 1))
+        expected = 0.5 + GDP(1 / 3).epsilon(1e-6)
+        assert accountant.get_epsilon(1e-5) == pytest.approx(expected, rel=1e-6)
+        assert accountant.get_delta(expected) == pytest.approx(1e-5, rel=1e-4)
+        assert accountant.get_delta(0.4) == 1.0  # below the assumed epsilon: nothing
+
+    def test_delta_inverts_basic_composition(self):
+        accountant = account((AssumedEvent(0.5, 1e-6), 2), (PureEvent(0.25), 4))
+        epsilon = accountant.get_epsilon(1e-5)
+        assert accountant.get_delta(epsilon) == pytest.approx(1e-5, rel=1e-6)
+
     def test_calibrates_opacus_noise(self):
         noise = get_noise_multiplier(
             target_epsilon=2.0,

@@ -175,6 +175,13 @@ class TestNoiseForSampledReleases:
         event = PoissonGaussianEvent(0.998 * z, 0.25)
         assert not PrivacyAccountant().plus(event, 20).within(self.BUDGET)
 
+    @pytest.mark.parametrize("tolerance", [0.0, -0.1, math.nan])
+    def test_no_tolerance_would_take_for_ever(self, tolerance):
+        with pytest.raises(InvalidArgumentError, match="tolerance must be"):
+            noise_multiplier_for(
+                self.BUDGET, sampling_rate=0.25, num_releases=2, tolerance=tolerance
+            )
+
     def test_what_no_noise_can_meet(self):
         beside = PrivacyAccountant()
         beside.compose(GaussianEvent(0.1))

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from opacus.grad_sample import GradSampleModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -26,6 +25,7 @@ from botorch_dp.integrations.opacus.batches import (
     poisson_loader,
 )
 from botorch_dp.integrations.opacus.modules import check_module
+from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
 from botorch_dp.optimizers.charging import check_gaussian, warn_of_large_delta
 from botorch_dp.privacy import (
@@ -186,7 +186,7 @@ class JointBudget:
         max_grad_norm: float,
         loss_reduction: str = "mean",
         generator: torch.Generator | None = None,
-    ) -> tuple[GradSampleModule, BudgetedOptimizer, DataLoader[Any]]:
+    ) -> tuple[PrivateModule, BudgetedOptimizer, DataLoader[Any]]:
         """Pay for one training run, and return its parts.
 
         As Opacus's ``PrivacyEngine.make_private``, with flat clipping and in a single
@@ -194,15 +194,17 @@ class JointBudget:
         from the operating system's entropy; what is not finite in a gradient counts as
         zero; a step after the last planned one, or with other noise, norm or batches
         than planned as far as can be seen, is refused before any parameter changes; and
-        no gradient stays on the module after a step. Between ``backward()`` and the
-        step they are there: save its ``state_dict()`` then, not the module.
+        no gradient stays on the module after a step, or after that of a part. Between
+        ``backward()`` and the step they are there: save its ``state_dict()`` then, not
+        the module.
 
         The loader gives as many batches an epoch as the given one, each for one
         ``step()``, empty ones too; other batches, and the given optimizer's own
         ``step()``, are refused. Parts of batches (``signal_skip_step``) are for
         Opacus's ``BatchMemoryManager`` only, each of whose batches must have its step.
-        The loss must be a sum or mean over records, each of which passes through every
-        layer, and learning rates and stopping must not follow training losses.
+        The loss must be a sum or mean over records, all of which pass through every
+        layer in the order of the batch, and learning rates and stopping must not follow
+        training losses.
 
         Args:
             module: The model to train, with parameters that do not depend on private
@@ -238,11 +240,14 @@ class JointBudget:
         )
         loader = poisson_loader(data_loader, batches)
         self.charge_run(noise=source.name)
-        private_module = GradSampleModule(module, loss_reduction=loss_reduction)
-        private_module.forbid_grad_accumulation()
+        passes = Passes(batches)
+        private_module = PrivateModule(
+            module, loss_reduction=loss_reduction, passes=passes
+        )
         private_optimizer = BudgetedOptimizer(
             optimizer,
             module=module,
+            passes=passes,
             batches=batches,
             num_prefetched=num_prefetched(loader),
             num_steps=self.steps_per_run,
@@ -260,7 +265,8 @@ class JointBudget:
         For Opacus's own ``PrivacyEngine``, given ``noise_multiplier`` and
         ``poisson_sampling=True``: that it takes no more than ``steps_per_run`` steps,
         and everything else that :meth:`make_private` checks and clears, is up to you.
-        Call it before the first step.
+        Call it before the first step. Processes that begin a run at the same moment may
+        pay for one more than planned; none can pass the cap.
 
         Args:
             noise: Where noise and batches come from: ``"seeded"`` for torch's

@@ -2,7 +2,8 @@
 
 Opacus leaves what it computes for every record on the module's layers and parameters,
 and all of it is saved with the module: inputs in ``activations``, gradients in
-``grad_sample``, their sum in ``summed_grad``. So does a layer with running statistics.
+``grad_sample``, a batch's size in ``max_batch_len``. So does a layer with running
+statistics.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,8 +46,11 @@ def keep_activations_unsaved(module: nn.Module) -> None:
             layer.activations = UnsavedList()
 
 
-def forget_rows(parameters: Iterable[nn.Parameter]) -> None:
-    """Drop the gradients of single records."""
+def forget_rows(module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
+    """Drop the gradients of single records, and how many there were."""
+    for layer in module.modules():
+        if isinstance(getattr(layer, "activations", None), UnsavedList):
+            vars(layer).pop("max_batch_len", None)
     for parameter in parameters:
         parameter.grad_sample = None  # type: ignore[attr-defined]
         if hasattr(parameter, "_current_grad_sample"):
@@ -56,14 +60,14 @@ def forget_rows(parameters: Iterable[nn.Parameter]) -> None:
 def forget_gradients(
     module: nn.Module, parameters: list[nn.Parameter], *, keep: set[nn.Parameter]
 ) -> None:
-    """Drop what Opacus and autograd computed from records, except sums over them.
+    """Drop what Opacus and autograd computed from records.
 
     Args:
         module: Whose layers forget.
         parameters: The parameters that forget.
         keep: The parameters with a noisy gradient.
     """
-    forget_rows(parameters)
+    forget_rows(module, parameters)
     for parameter in parameters:
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
@@ -80,14 +84,19 @@ class FixedState:
 
     Args:
         module: Which has them.
+        followed: The parameters that an optimizer follows.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, followed: set[Tensor]) -> None:
         self._module = module
         self._first = {
             name: (tensor, tensor._version) for name, tensor in self._tensors()
         }
-        self._buffers = {name: b.clone() for name, b in module.named_buffers()}
+        self._values = {
+            name: tensor.detach().clone()
+            for name, tensor in self._tensors()
+            if tensor not in followed
+        }
 
     def changed(self, followed: set[Tensor]) -> str | None:
         """Return the name of a tensor that is new or has changed, or None.
@@ -101,9 +110,8 @@ class FixedState:
             first, version = self._first.get(name, (None, 0))
             if tensor is not first or tensor._version != version:
                 return name
-        for name, buffer in self._module.named_buffers():
             # Writing through .data makes no version: only values tell.
-            if not _is_equal(buffer, self._buffers[name]):
+            if name in self._values and not _is_equal(tensor, self._values[name]):
                 return name
         return None
 
@@ -117,6 +125,8 @@ def _is_equal(a: Tensor, b: Tensor) -> bool:
         return False
     if a.layout != torch.strided:
         return True  # what is sparse is not compared
+    if torch.equal(a, b):
+        return True
     return bool(torch.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True).all())
 
 
@@ -134,6 +144,12 @@ def check_module(module: nn.Module, optimizer: Optimizer) -> torch.device:
             f"module must be one that Opacus can train, see its ModuleValidator: "
             f"{'; '.join(map(str, errors))}"
         )
+    for name, layer in module.named_modules():
+        if getattr(layer, "max_norm", None) is not None:
+            raise InvalidArgumentError(
+                f"module must have no max_norm, which {name!r} has: it changes weights "
+                "whenever a record uses them, without noise."
+            )
     if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DPOptimizer):
         raise InvalidArgumentError(
             "optimizer must be a torch.optim optimizer that is not private yet, got "

@@ -20,6 +20,7 @@ from botorch_dp.integrations.opacus.modules import (
     forget_rows,
     keep_activations_unsaved,
 )
+from botorch_dp.integrations.opacus.private_module import Passes
 from botorch_dp.privacy import NoiseSource
 
 # What is taken off the norm to clip to. A sum of n clipped gradients rounds by no more
@@ -57,6 +58,7 @@ class BudgetedOptimizer(DPOptimizer):
     Args:
         optimizer: The ``torch.optim`` optimizer that follows the noisy gradients.
         module: The module that has its parameters.
+        passes: What has noted the passes through its layers.
         batches: What draws the batches.
         num_prefetched: How many of them workers draw ahead.
         num_steps: How many steps were paid for.
@@ -74,6 +76,7 @@ class BudgetedOptimizer(DPOptimizer):
         optimizer: Optimizer,
         *,
         module: nn.Module,
+        passes: Passes,
         batches: PoissonBatches,
         num_prefetched: int,
         num_steps: int,
@@ -88,7 +91,10 @@ class BudgetedOptimizer(DPOptimizer):
         self._planned = planned
         self._noise_source = noise_source
         self._module = module
-        self._fixed = FixedState(module)
+        self._fixed = FixedState(module, self._followed())
+        self._passes = passes
+        # Here and not on the parameters, which other runs may train, too.
+        self._sums: dict[nn.Parameter, Tensor] = {}
         self._batches = batches
         self._num_prefetched = num_prefetched
         self._epoch = batches.epochs_begun
@@ -180,7 +186,8 @@ class BudgetedOptimizer(DPOptimizer):
         used = [rows for rows in gradients if rows is not None]
         if not used:
             raise InvalidArgumentError(_NO_GRADIENTS)
-        if len({len(rows) for rows in used}) != 1:
+        sizes = {len(rows) for rows in used}
+        if len(sizes) != 1 or self._passes.sizes() != sizes:
             raise InvalidArgumentError(_WRONG_ROWS)
         self._num_rows += len(used[0])
         self._check_rows(is_whole=False)
@@ -194,8 +201,8 @@ class BudgetedOptimizer(DPOptimizer):
                 )
             else:
                 total = _weighted_sum(factors, rows)
-            before = getattr(parameter, "summed_grad", None)
-            parameter.summed_grad = total if before is None else before + total
+            before = self._sums.get(parameter)
+            self._sums[parameter] = total if before is None else before + total
             parameter.grad_sample = None  # counted once
 
     def add_noise(self) -> None:
@@ -204,8 +211,7 @@ class BudgetedOptimizer(DPOptimizer):
         self.steps_left -= 1  # whatever happens next
         std = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
-            total, parameter.summed_grad = parameter.summed_grad, None
-            noisy = self._noise_source.add_gaussian(total, std)
+            noisy = self._noise_source.add_gaussian(self._sums.pop(parameter), std)
             parameter.grad = noisy.to(parameter.dtype).view_as(parameter)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
@@ -214,7 +220,7 @@ class BudgetedOptimizer(DPOptimizer):
         Args:
             set_to_none: As in torch.
         """
-        forget_rows(self._parameters())
+        forget_rows(self._module, self._parameters())
         if not self._is_last_step_skipped:
             self._forget_sums()
         self.original_optimizer.zero_grad(set_to_none)
@@ -260,8 +266,7 @@ class BudgetedOptimizer(DPOptimizer):
                     f"{name} must stay {value!r}, which was paid for, got "
                     f"{getattr(self, name)!r}."
                 )
-        followed = {p for group in self.param_groups for p in group["params"]}
-        changed = self._fixed.changed(followed)
+        changed = self._fixed.changed(self._followed())
         if changed is not None:
             raise InvalidArgumentError(
                 f"module must not change {changed!r} in training, which has no noise "
@@ -321,17 +326,19 @@ class BudgetedOptimizer(DPOptimizer):
 
     def _forget_gradients(self, keep: list[nn.Parameter]) -> None:
         forget_gradients(self._module, self._parameters(), keep=set(keep))
+        self._passes.clear()
 
     def _forget_sums(self) -> None:
-        for parameter in self._parameters():
-            parameter.summed_grad = None
+        self._sums.clear()
         self._num_rows = 0
         self._is_last_step_skipped = False
 
     def _parameters(self) -> list[Any]:
         """Return all parameters of the module, and the optimizer's if others."""
-        followed = [p for group in self.param_groups for p in group["params"]]
-        return list(dict.fromkeys([*self._module.parameters(), *followed]))
+        return list(dict.fromkeys([*self._module.parameters(), *self._followed()]))
+
+    def _followed(self) -> set[Any]:
+        return {p for group in self.param_groups for p in group["params"]}
 
 
 def _norms(rows: Tensor) -> Tensor:

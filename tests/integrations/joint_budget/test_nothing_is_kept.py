@@ -10,6 +10,7 @@ from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
 )
+from botorch_dp.integrations.opacus.private_module import PrivateModule
 
 from .runs import (
     draw,
@@ -151,6 +152,9 @@ class TestNothingIsKept:
                 assert not any(map(torch.is_tensor, vars(parameter).values()))
             for layer in loaded.modules():
                 assert not getattr(layer, "activations", None)
+                assert not hasattr(layer, "max_batch_len")
+                if isinstance(layer, PrivateModule):
+                    assert layer.passes.sizes() == set()
 
     def test_the_spy_sees_what_opacus_leaves(self):
         module, _, loader = full_batch().make_private(**network(torch.rand(4, 3)))
@@ -181,9 +185,10 @@ class TestNothingIsKept:
         for parameter in module.parameters():
             assert parameter.grad_sample is None
             assert parameter.grad is None
-            assert parameter.summed_grad.dtype == torch.float64
-        optimizer.discard()
+            assert optimizer._sums[parameter].dtype == torch.float64
         assert saved_beside_state(module) == []
+        optimizer.discard()
+        assert optimizer._sums == {}
 
     def test_raw_gradients_outside_the_optimizer(self):
         made = network(torch.rand(4, 3), slice(2, None))
@@ -218,6 +223,8 @@ class Counting(nn.Module):
             self.frozen = nn.Parameter(mean, requires_grad=False)
         elif self.how == "parameter in place":
             self.frozen.copy_(mean)
+        elif self.how == "parameter by data":
+            self.frozen.data.copy_(mean)
         return (x - self.kept).to(x)
 
 
@@ -239,6 +246,7 @@ class TestBuffers:
             ("new", "0.made"),
             ("parameter replaced", "0.frozen"),
             ("parameter in place", "0.frozen"),
+            ("parameter by data", "0.frozen"),
         ],
     )
     def test_changed(self, how, name):

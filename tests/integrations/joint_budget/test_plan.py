@@ -236,6 +236,14 @@ class TestChargedRuns:
             joint_budget(RENYI, **{**plan, **changed}, **arguments)
         assert joint_budget(RENYI, **plan, **arguments).runs_left == 1
 
+    def test_files_of_nearly_the_same_plan(self, tmp_path):
+        path = tmp_path / "ledger"
+        other = full_batch(path=path)
+        other.noise_multiplier *= 1.001
+        other.charge_run()
+        with pytest.raises(InvalidArgumentError, match="path must be that of the same"):
+            full_batch(path=path)
+
     def test_files_of_the_same_plan_on_another_machine(self, tmp_path):
         path = tmp_path / "ledger"
         full_batch(path=path).charge_run()
@@ -276,6 +284,14 @@ class TestCertificate:
         assert certificate.num_releases == 3 + 3
         for delta, epsilon in certificate.epsilons.items():
             assert math.isclose(epsilon, GDP(1.0).epsilon(delta))
+
+    def test_disjoint_noise_is_that_of_both(self):
+        budget = full_batch(GDP(1.0), num_runs=4)
+        budget.charge_run(noise="system")
+        assert not budget.certificate().for_experiments_only
+        spend_on_tuning(budget)  # seeded
+        assert budget.certificate().noise == ("seeded", "system")
+        assert budget.certificate().for_experiments_only
 
     def test_disjoint_before_tuning(self):
         budget = full_batch(GDP(1.0), num_runs=4)

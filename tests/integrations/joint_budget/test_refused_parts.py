@@ -18,7 +18,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
 
-from .runs import full_batch, parts, seeded
+from .runs import RENYI, full_batch, joint_budget, parts, seeded
 
 
 class Endless(IterableDataset):
@@ -71,6 +71,14 @@ def test_samplers_that_would_be_ignored(name):
     assert len(budget.training_ledger) == 0
 
 
+@pytest.mark.default_device
+def test_nearly_the_planned_rate():
+    budget = joint_budget(RENYI, num_runs=1, sample_rate=1 / 20, steps_per_run=2)
+    with pytest.raises(InvalidArgumentError, match="must have 20 batches.*got 21"):
+        budget.make_private(**parts(torch.ones(42, 2), batches=21))
+    assert len(budget.training_ledger) == 0
+
+
 def broken_parts():
     good = parts(torch.ones(4, 2))
     other = nn.Linear(2, 1)
@@ -96,6 +104,10 @@ def broken_parts():
         "a part of one": ({"module": whole[1]}, "part or whole of one"),
         "distributed": ({"module": distributed}, "nor distributed"),
         "batch norm": ({"module": nn.BatchNorm1d(2)}, "module must be one that Opacus"),
+        "max norm": (
+            {"module": nn.Sequential(nn.Embedding(4, 2, max_norm=1.0))},
+            "no max_norm, which '0' has",
+        ),
         "evaluation": ({"module": nn.Linear(2, 1).eval()}, "training mode"),
         "no optimizer": ({"optimizer": None}, "optimizer must be a torch.optim"),
         "private optimizer": ({"optimizer": private[1]}, "not private yet"),
@@ -150,6 +162,7 @@ def broken_parts():
         "a part of one",
         "distributed",
         "batch norm",
+        "max norm",
         "evaluation",
         "no optimizer",
         "private optimizer",

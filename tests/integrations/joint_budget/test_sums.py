@@ -71,7 +71,7 @@ def sum_of(inputs, max_grad_norm):
     module, optimizer, loader = full_batch().make_private(**made, loss_reduction="sum")
     module(draw(loader)).sum().backward()
     optimizer.clip_and_accumulate()
-    return module._module.weight.summed_grad.flatten()
+    return optimizer._sums[module._module.weight].flatten()
 
 
 @pytest.mark.default_device
@@ -151,6 +151,11 @@ def some_only(module, x):
     return module.first(x).index_add(0, chosen, module.second(x[chosen]))
 
 
+def some_again(module, x):
+    chosen = x[:, 0, 0].nonzero().flatten()
+    return module.first(x).index_add(0, chosen, module.first(x[chosen]))
+
+
 NOT_RECORDS = {
     "tokens": lambda module, x: module.first(x.reshape(-1, 2)),
     "sequence first": lambda module, x: module.first(x.transpose(0, 1)),
@@ -159,6 +164,7 @@ NOT_RECORDS = {
     ),
     "a mean over records": lambda module, x: module.first(x.mean(0, keepdim=True)),
     "some records only": some_only,
+    "some records twice": some_again,
     "joined": lambda module, x: module.first(x),
 }
 
