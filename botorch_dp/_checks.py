@@ -9,6 +9,8 @@ from torch import Tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
 _RELEASABLE_DTYPES = (torch.float32, torch.float64)
+# Sums of as many values as any machine holds stay finite.
+_LARGEST_END = 1e100
 
 
 def check_positive(name: str, value: float) -> float:
@@ -88,6 +90,20 @@ def check_private_tensor(name: str, value: Tensor, *, min_dim: int = 0) -> Tenso
             f"{name} must not be empty, got shape {tuple(value.shape)}."
         )
     return value
+
+
+def check_range(name: str, value: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of a range whose values can be summed without overflow."""
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (low < high and max(abs(low), abs(high)) <= _LARGEST_END):
+        raise InvalidArgumentError(
+            f"{name} must be (low, high), finite with low below high (and neither "
+            f"beyond {_LARGEST_END:g}), got {value!r}."
+        )
+    return low, high
 
 
 def describe_private(value: object) -> str:

@@ -25,7 +25,6 @@ References:
 
 import copy
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from botorch_dp._checks import check_choice, check_count, check_positive
+from botorch_dp._checks import check_choice, check_count, check_positive, check_range
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.describe import describe_kernel
 from botorch_dp.optimizers.base import OptimizationResult, Step
@@ -184,7 +183,7 @@ class PrivateBO(ChargingOptimizer):
                 f"what must be {kind.releases[0]!r} with release={release!r}, got "
                 f"{what!r}."
             )
-        self.loss_range = _check_range(loss_range)
+        self.loss_range = check_range("loss_range", loss_range)
         low, high = self.loss_range
         self.prior_std = check_positive(
             "prior_std", (high - low) / 4 if prior_std is None else prior_std
@@ -418,17 +417,3 @@ def _check_candidates(candidates: Tensor) -> Tensor:
             f"candidates must be at least two to choose from, got {len(candidates)}."
         )
     return candidates.detach()
-
-
-def _check_range(loss_range: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in loss_range)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            f"loss_range must be (low, high), got {loss_range!r}."
-        ) from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidArgumentError(
-            f"loss_range must be finite with low below high, got {loss_range!r}."
-        )
-    return low, high

@@ -1,7 +1,9 @@
 """What leaves a search: releases and nothing else, whatever the records are."""
 
+import ctypes
 import logging
 import math
+import os
 import pickle
 import sys
 import threading
@@ -14,21 +16,28 @@ import pytest
 import torch
 from scipy.stats import binom
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.ensemble import BaggingRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from botorch_dp import GDP, ApproxDP, PrivateBO, PureDP
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp import GDP, ApproxDP, Ledger, PrivateBO, PureDP
+from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
 from botorch_dp.integrations.sklearn import methods as methods_module
+from botorch_dp.integrations.sklearn import private_search as private_search_module
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.privacy import GaussianEvent
 
 pytestmark = pytest.mark.default_device
 
 N = 50
 TRAIN = (np.zeros((20, 1)), np.zeros(20))
 SPACE = {"level": Real(0.0, 1.0)}
+
+
+LIBC = ctypes.CDLL(None)  # prints as compiled code does
 
 
 class Panic(BaseException):
@@ -53,6 +62,14 @@ class Fragile(RegressorMixin, BaseEstimator):
             print("a private record")
             print("a private record", file=sys.stderr)
             logging.getLogger(__name__).log(60, "a private record")
+        if (X == 670.0).any():
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.warn("a private record", stacklevel=2)
+            print("a private record", file=sys.__stdout__)
+            print("a private record", file=sys.__stderr__)
+            os.write(1, b"a private record")
+            LIBC.puts(b"a private record")
         if (X == 669.0).any():
             raise Panic(f"a private record: {X.tolist()}")
         return np.where(X[:, 0] == 668.0, np.nan, self.level)
@@ -75,6 +92,7 @@ HOSTILE = [
     (667.0, 0.0),
     (668.0, 0.0),
     (669.0, 0.0),
+    (670.0, 0.0),
 ]
 
 
@@ -131,7 +149,7 @@ class TestOneRecord:
 
     @pytest.mark.parametrize("method", ["dp-gibo", "stable"])
     @pytest.mark.parametrize("backend", ["sequential", "threading"])
-    def test_says_nothing(self, record, method, backend, capsys, caplog):
+    def test_says_nothing(self, record, method, backend, capfd, caplog):
         with (
             warnings.catch_warnings(record=True) as caught,
             joblib.parallel_config(backend),
@@ -140,8 +158,9 @@ class TestOneRecord:
             search_of(method, num_candidates=4, num_steps=None, n_jobs=2).fit(
                 *TRAIN, **private(record)
             )
+        LIBC.fflush(None)
         assert caught == []
-        assert capsys.readouterr() == ("", "")
+        assert capfd.readouterr() == ("", "")
         assert caplog.records == []
 
 
@@ -201,8 +220,11 @@ class Moody(Fragile):
     def fit(self, X, y):
         if 0.6 < self.level < 0.9:
             raise FloatingPointError(f"diverged at {self.level}")
+        if 0.3 < self.level < 0.4:
+            raise Panic(f"panic at {self.level}")
         if self.level >= 0.9:
             warnings.warn(f"slow at {self.level}", stacklevel=2)
+        print(f"trained at {self.level}")
         return self
 
 
@@ -221,16 +243,150 @@ class TestPrivatePoints:
         data = {"X_val": np.zeros((1, 1)), "y_val": np.array([target])}
         return search.fit(*TRAIN, **data)
 
-    @pytest.mark.parametrize("target", [0.0, 0.75, 1.0])
-    def test_says_nothing(self, target):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+    @pytest.mark.parametrize("target", [0.0, 0.35, 0.75, 1.0])
+    def test_says_nothing(self, target, capfd):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             search = self.fit(target)
+        assert caught == []
+        # Of the one fit that shows what is always wrong.
+        assert capfd.readouterr() == ("trained at 0.5\n", "")
         assert [step["params"] for step in search.history_] == [None] * 6
 
     def test_what_is_always_wrong_is_said(self):
         with pytest.raises(FloatingPointError, match=r"diverged at 0\.7"):
             self.fit(0.0, first=0.7)
+
+
+class TestParts:
+    """Each of them is tested elsewhere; here, that a fit makes use of it."""
+
+    def test_records_are_read_by_themselves(self, monkeypatch):
+        """One word makes text of an array of numbers, which an encoder tells apart."""
+        seen = []
+        losses = Evaluation.losses
+
+        def spy(self, candidates):
+            seen.append(losses(self, candidates))
+            return seen[-1]
+
+        monkeypatch.setattr(Evaluation, "losses", spy)
+        y = np.array([0, 1] * 20)
+        for first in (0.0, "x"):
+            PrivateSearch(
+                make_pipeline(
+                    OneHotEncoder(handle_unknown="ignore"), LogisticRegression()
+                ),
+                {"logisticregression__C": Real(0.1, 10.0)},
+                PureDP(1.0),
+                method="stable",
+                scoring="neg_log_loss",
+                num_candidates=2,
+                random_state=0,
+            ).fit(
+                y[:, None].astype(float),
+                y,
+                X_val=np.array([[first], *[[1.0]] * (N - 1)]),
+                y_val=np.ones(N, dtype=int),
+            )
+        assert (seen[0][1:] == seen[1][1:]).all()
+        assert (seen[0][1:] < 0.5).all()
+
+    def test_training_records_are_refused(self):
+        X, y = np.zeros((40, 1)), np.zeros(40)
+        with pytest.raises(InvalidArgumentError, match="not trained on"):
+            search_of().fit(X, y, X_val=X[10:], y_val=y[10:])
+
+    def test_the_budget_is_the_cap(self, monkeypatch):
+        tasks = []
+        choose = methods_module.choose_candidate
+
+        def spy(method, task, evaluation):
+            tasks.append(task)
+            return choose(method, task, evaluation)
+
+        monkeypatch.setattr(private_search_module, "choose_candidate", spy)
+        search_of("stable", PureDP(0.5), num_candidates=2).fit(*TRAIN, **private())
+        assert tasks[0].ledger.cap == PureDP(0.5)
+
+    @pytest.mark.parametrize("loss_range", [(0.0, 1.0), (-2.0, 3.0)])
+    def test_the_score_has_noise_for_its_sensitivity(self, loss_range, monkeypatch):
+        made = []
+        mechanism = methods_module.GaussianMechanism
+
+        def spy(guarantee, **settings):
+            made.append((guarantee, settings["sensitivity"]))
+            return mechanism(guarantee, **settings)
+
+        monkeypatch.setattr(methods_module, "GaussianMechanism", spy)
+        search = search_of(
+            guarantee=GDP(0.5), loss_range=loss_range, num_steps=2, release_score=True
+        ).fit(*TRAIN, **private())
+        ((guarantee, sensitivity),) = made
+        width = loss_range[1] - loss_range[0]
+        assert width / N <= sensitivity <= width / N * (1 + 1e-6)
+        assert guarantee.mu == pytest.approx(0.5 * math.sqrt(0.1))
+        assert search.certificate_.guarantee.mu == pytest.approx(0.5)
+
+    def test_the_score_is_part_of_the_price(self):
+        """A ledger that can pay for gradients and not for the score, too."""
+        ledger = Ledger(cap=GDP(1.0))
+        ledger.charge(GaussianEvent(1 / math.sqrt(0.05)))
+        fit = search_of(guarantee=GDP(1.0), release_score=True, ledger=ledger).fit
+        with pytest.raises(BudgetExceededError, match="Nothing was evaluated"):
+            fit(*TRAIN, **private())
+        assert len(ledger) == 1
+
+    def test_shared_parts_of_a_model_learn_nothing(self):
+        class Remembers(Fragile):
+            def predict(self, X):
+                self.last_ = X.sum()
+                return super().predict(X)
+
+        inner = Remembers().fit(*TRAIN)
+        inner.fitted_ = True
+        search = PrivateSearch(
+            BaggingRegressor(FrozenEstimator(inner), n_estimators=2, random_state=0),
+            {"max_samples": Real(0.5, 1.0)},
+            PureDP(1.0),
+            method="stable",
+            loss_range=(0.0, 1.0),
+            num_candidates=2,
+        ).fit(*TRAIN, **private((123.0, 0.0)))
+        assert search.num_fits_ == 2
+        assert not hasattr(inner, "last_")
+
+    def test_sums_that_would_overflow(self):
+        with pytest.raises(InvalidArgumentError, match=r"neither beyond 1e\+100"):
+            search_of(loss_range=(0.0, 1e306)).fit(*TRAIN, **private())
+
+
+PUBLIC = {
+    "best_params_",
+    "best_estimator_",
+    "history_",
+    "certificate_",
+    "num_fits_",
+}
+
+
+@pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+def test_nothing_else_is_published(method):
+    """Neither new attributes, nor how many records could not be read."""
+    training = (np.zeros((20, 1), dtype=int), np.zeros(20))
+    found = []
+    for first in (0, 0.5):  # the second is no whole number
+        X_val = np.zeros((N, 1))
+        X_val[0] = first
+        search = search_of(method, ApproxDP(1e-9, 1e-12), num_candidates=2)
+        if method == "dp-gibo":
+            search.set_params(
+                method_options={"update": torch.optim.Rprop, "step_size": 0.1}
+            )
+        search.fit(*training, X_val=X_val, y_val=np.zeros(N))
+        assert {name for name in vars(search) if name.endswith("_")} == PUBLIC
+        found.append(pickle.dumps(vars(search)))
+    assert found[0] == found[1]
 
 
 def test_a_search_that_fails_says_what_it_cost():

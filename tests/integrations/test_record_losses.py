@@ -1,8 +1,10 @@
 """One loss a record: against scikit-learn's means, and whatever the record is."""
 
+import threading
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import metrics
 from sklearn.cluster import KMeans
@@ -15,7 +17,7 @@ from botorch_dp.integrations.sklearn.record_losses import (
     log_losses,
     make_scoring,
 )
-from botorch_dp.integrations.sklearn.records import Records
+from botorch_dp.integrations.sklearn.records import Records, read_alike
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
@@ -193,6 +195,67 @@ class TestBadRecords:
             None, Records(np.zeros((10, 1)), np.arange(10.0))
         )
         assert losses == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1, 1, 0.9])
+
+
+class Counting:
+    """Counts the records that it has seen, and cannot take some."""
+
+    def __init__(self):
+        self.seen = [0]
+
+    def __deepcopy__(self, memo):
+        found = Counting()
+        found.seen = [*self.seen]
+        return found
+
+
+class TestModels:
+    def test_learn_nothing_of_private_records(self):
+        def losses(model, X, y):
+            model.seen[0] += len(X)
+            if np.isnan(X).any():
+                raise ValueError("not finite")
+            return np.full(len(X), model.seen[0] / 1000)
+
+        scoring, model = Scoring("counting", losses, (0.0, 1.0)), Counting()
+        bad = X.copy()
+        bad[3] = np.nan
+        alone = scoring.private_losses(model, Records(X, TARGETS))
+        found = scoring.private_losses(model, Records(bad, TARGETS))
+        assert model.seen == [0]
+        assert np.array_equal(np.delete(found, 3), np.delete(alone, 3))
+
+    def test_that_cannot_be_copied(self):
+        scoring = Scoring("any", lambda model, X, y: y, (0.0, 1.0))
+        with pytest.raises(InvalidArgumentError, match=r"copy\.deepcopy can copy"):
+            scoring.try_on(threading.Lock(), Records(X, TARGETS))
+
+    def test_that_join_by_names_of_rows(self):
+        """One record that cannot be scored has another stand in for it."""
+        frame = pd.DataFrame(X[:40], columns=[f"x{i}" for i in range(X.shape[1])])
+
+        def joined(model, X, y):
+            if X.isna().any(axis=None):
+                raise ValueError("not finite")
+            both = X.join(X.rename(columns=lambda name: f"{name} again"))
+            return np.full(len(X), 0.5) if len(both) == len(X) else None
+
+        scoring = Scoring("joined", joined, (0.0, 1.0))
+        frame.iloc[0, 0] = np.nan
+        records = read_alike(frame, TARGETS[:40], training=(frame, TARGETS[:40]))
+        losses = scoring.private_losses(None, records)
+        assert losses.tolist() == [1.0] + [0.5] * 39
+
+
+def test_the_callers_settings_of_numpy_do_not_matter():
+    def small(model, X, y):
+        return np.exp(-y)  # of 800 too small for a double: 0
+
+    scoring = Scoring("small", small, (0.0, 1.0))
+    records = Records(np.zeros((3, 1)), np.array([0.5, 800.0, 1.0]))
+    with np.errstate(all="raise"):
+        losses = scoring.private_losses(None, records)
+    assert losses == pytest.approx([np.exp(-0.5), 0.0, np.exp(-1.0)])
 
 
 def test_tried_on_training_records():

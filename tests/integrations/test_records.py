@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import decimal
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,44 @@ HOSTILE = {
     "bool": True,
     "date": datetime.datetime(2020, 1, 1),
     "decimal": decimal.Decimal("1.5"),
+    "signalling": decimal.Decimal("sNaN"),
+    "ragged": [[1, 2], [3]],
+    "a scalar array": np.array(3.0),
+    "a table": np.ones((3, 2)),
+}
+
+
+def objects(*values):
+    """A column of just these cells."""
+    cells = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        cells[index] = value
+    return pd.Series(cells, dtype=object)
+
+
+DAYS = pd.to_datetime(["2020-01-01", "2020-01-02"])
+# Training data, and private cells of the same column.
+COLUMNS = {
+    "numbers": (pd.Series([1.5, 2.0]), [2.5, "1", None]),
+    "whole numbers": (pd.Series([1, 2]), [2, "1", True]),
+    "nullable": (pd.Series([1, None], dtype="Int64"), [2, None]),
+    "words": (pd.Series(["a", "b"]), ["a", None, 1]),
+    "words, nullable": (pd.Series(["a", None], dtype="string"), ["a", None]),
+    "objects": (objects(True, None), [None, True, "x"]),
+    "mixed": (objects(1, "a"), ["a", "b", None]),
+    "bytes": (objects(b"a", b"b"), ["a", b"b"]),
+    "days": (
+        pd.Series(DAYS),
+        ["2020-01-01", DAYS[1], datetime.date(2020, 1, 1), 5, True],
+    ),
+    "days with zones": (pd.Series(DAYS).dt.tz_localize("UTC"), ["2020-01-01"]),
+    "categories": (pd.Series(pd.Categorical(["a", "b"])), ["b", None, "c"]),
+    "truths": (pd.Series(pd.Categorical([True, False])), [True, "True", None]),
+    "categories of days": (pd.Series(pd.Categorical(DAYS)), ["2020-01-01", DAYS[1]]),
+    "intervals": (
+        pd.Series(pd.Categorical(pd.cut([1.0, 2.0], [0.5, 1.5, 2.5]))),
+        [1.0, pd.Interval(1.5, 2.5)],
+    ),
 }
 
 
@@ -113,6 +152,91 @@ def test_containers_do_not_matter(model):
     for private in dense:
         for private_y in targets().values():
             assert np.array_equal(losses(model, private, private_y), alone)
+
+
+@pytest.mark.filterwarnings("error")
+class TestColumnsOfFrames:
+    @pytest.mark.parametrize("hostile", ["harmless", *HOSTILE])
+    @pytest.mark.parametrize("name", COLUMNS)
+    def test_cells_are_read_one_by_one(self, name, hostile):
+        training, cells = COLUMNS[name]
+        last = cells[0] if hostile == "harmless" else HOSTILE[hostile]
+        like = pd.DataFrame({"c": training})
+        for model_sees in (slice(None), slice(0, None, -1)):
+            found = []
+            for column in ([*cells, last], [*cells, cells[0]]):
+                private = pd.DataFrame({"c": objects(*column)})
+                records = read_alike(private, None, training=(like, None))
+                order = np.arange(len(column))[model_sees]
+                rows, _ = records.rows(order)
+                read = dict(zip(order, rows["c"], strict=True))
+                found.append(
+                    [
+                        (repr(read[i]), type(read[i]), bool(records.unreadable[i]))
+                        for i in range(len(cells))
+                        if i in read
+                    ]
+                )
+            assert found[0] == found[1]
+
+    def test_days_as_text_are_found_among_categories(self):
+        training, cells = COLUMNS["categories of days"]
+        read = read_alike(
+            pd.DataFrame({"c": objects(*cells, "x")}),
+            None,
+            training=(pd.DataFrame({"c": training}), None),
+        ).X["c"]
+        assert read.cat.codes.tolist() == [0, 1, -1]
+        assert read.dtype == training.dtype
+
+    def test_rows_have_no_names(self):
+        frame = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, index=["x", "y", "z"])
+        frame = frame.set_flags(allows_duplicate_labels=False)
+        records = read_alike(frame, None, training=(frame, None))
+        rows, _ = records.rows(np.array([2, 2, 0]))
+        assert rows["a"].tolist() == [3.0, 3.0, 1.0]
+        assert rows.index.tolist() == [0, 1, 2]
+        assert frame.index.tolist() == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    "row", [np.ones((3, 2)), np.array(3.0), np.ones(2), "abc", None, {}, 7]
+)
+def test_rows_of_any_kind(row):
+    like = X[:4].tolist()
+    records = read_alike([row, *like], None, training=(like, None))
+    assert records.unreadable.tolist() == [True, False, False, False, False]
+    assert records.X[1:].tolist() == like
+    several = np.array([[1, 2, 3], [4, 5, 6]])
+    values = read_alike([[0]] * 2, [row, [4, 5, 6]], training=([[0]] * 2, several))
+    assert values.unreadable.tolist() == [True, False]
+
+
+def test_sparse_cells_that_cannot_be_read():
+    like = sparse.csr_matrix(np.array([[1, 0], [0, 2]]))
+    private = sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 3.0], [0.5, 0.0]]))
+    records = read_alike(private, None, training=(like, None))
+    assert records.unreadable.tolist() == [False, False, True]
+
+
+class Loud:
+    """A number that complains."""
+
+    def __float__(self):
+        warnings.warn("a private record", stacklevel=2)
+        return 1.0
+
+
+def test_reading_says_nothing():
+    """Numbers that overflow, or complain, whatever the caller has set."""
+    like = np.array([[1.0], [2.0]], dtype=np.float16)
+    private = [[1e308], [Loud()], [3.0]]
+    with np.errstate(all="raise"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read_alike(np.array([[1e308], [3.0]]), None, training=(like, None))
+        records = read_alike(private, None, training=(like.tolist(), None))
+    assert caught == []
+    assert records.X[1:].tolist() == [[1.0], [3.0]]
 
 
 class TestRead:

@@ -80,6 +80,27 @@ def reader_of(training: Any) -> Reader:
     return Reader(lambda cells: (cells_of(cells), np.zeros(len(cells), dtype=bool)))
 
 
+def codes_in(categories: Any, cells: Cells) -> npt.NDArray[np.intp]:
+    """Return where each cell is among categories, -1 for one that is not.
+
+    Args:
+        categories: An index of pandas.
+        cells: What to look up, one by one.
+    """
+    known = {category: code for code, category in enumerate(categories)}
+    return np.array([_code(categories, known, cell) for cell in cells], dtype=np.intp)
+
+
+def _code(categories: Any, known: dict[Any, int], cell: Any) -> int:
+    try:
+        if cell in known:
+            return known[cell]
+        place = categories.get_loc(cell)  # a date as text, a number in an interval
+    except Exception:
+        return -1
+    return int(place) if isinstance(place, numbers.Integral) else -1
+
+
 def is_missing(cell: Any) -> bool:
     """Return whether a cell holds nothing, in one of the usual ways to say so."""
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):

@@ -135,7 +135,9 @@ def _fit_and_score(
             try:
                 with quiet():
                     model = _fitted(estimator, params, training)
-            except Exception:  # at which points this happens is private
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # at which points this happens is private
                 return scoring.worst_losses(len(private))
         else:
             model = _fitted(estimator, params, training)

@@ -79,8 +79,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
       too: models are trained in silence, and workers and logs must not show them.
 
     Every private record is read by itself, cell by cell, as numbers, whole numbers or
-    text where the training records have such. One that cannot be read or scored has the
-    largest loss; nothing is said.
+    text where the training records have such, and is scored by a copy of the model. One
+    that cannot be read or scored has the largest loss; nothing is said.
 
     Args:
         estimator: What to tune: any scikit-learn estimator or pipeline.

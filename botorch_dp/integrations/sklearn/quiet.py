@@ -1,6 +1,7 @@
 """Silence while private records are scored, one piece of work at a time."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -20,14 +21,15 @@ _TURN = threading.RLock()
 def quiet() -> Iterator[None]:
     """Keep back whatever is warned, printed or logged about records.
 
-    What is written to the process's streams from outside Python is not caught.
+    Not by processes that had been started before, nor in files or elsewhere.
     """
     with (
         _TURN,
         open(os.devnull, "w") as nowhere,
+        _streams_to(nowhere.fileno()),
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(record=True),  # whatever filters are set meanwhile
     ):
         warnings.simplefilter("ignore")
         disabled = logging.root.manager.disable
@@ -36,6 +38,36 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _streams_to(target: int) -> Iterator[None]:
+    """Let the process's own streams end elsewhere: compiled code writes to them."""
+    saved: list[tuple[int, int]] = []
+    with contextlib.ExitStack() as stack:
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):  # closed: nobody can write to it
+                copy = os.dup(stream)
+                stack.callback(os.close, copy)
+                saved.append((stream, copy))
+        _flush()
+        try:
+            for stream, _ in saved:
+                os.dup2(target, stream)
+            yield
+        finally:
+            _flush()
+            for stream, copy in saved:
+                os.dup2(copy, stream)
+
+
+def _flush() -> None:
+    """Write what Python and C still hold back."""
+    for file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(Exception):  # none, closed, or of somebody's own kind
+            file.flush()  # type: ignore[union-attr]
+    with contextlib.suppress(Exception):  # where the process's own library has no name
+        ctypes.CDLL(None).fflush(None)
 
 
 class Surroundings:

@@ -5,6 +5,7 @@ be scored (a missing value, a label that was never seen) has the largest loss, a
 not keep others from being scored: whether an exception occurred would be a release.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import is_classifier, is_regressor
 
+from botorch_dp._checks import check_range
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.quiet import quiet
 from botorch_dp.integrations.sklearn.records import Records
@@ -63,7 +65,14 @@ class Scoring:
     def try_on(self, estimator: Any, records: Records) -> None:
         """Raise what is wrong with the loss, seen on training records."""
         count = len(records)
-        losses = np.asarray(self.loss(estimator, *records.rows(np.arange(count))))
+        try:
+            model = copy.deepcopy(estimator)
+        except Exception as error:
+            raise InvalidArgumentError(
+                "estimator must be one that copy.deepcopy can copy when it is fitted: "
+                "private records are scored by copies."
+            ) from error
+        losses = np.asarray(self.loss(model, *records.rows(np.arange(count))))
         if losses.shape != (count,):
             raise InvalidArgumentError(
                 "scoring must return one loss for each record, a vector of "
@@ -175,7 +184,11 @@ def make_scoring(
             f"{type(estimator).__name__} has not; use scoring='accuracy' with "
             "method='stable'."
         )
-    chosen = scoring.loss_range if loss_range is None else _check_range(loss_range)
+    chosen = (
+        scoring.loss_range
+        if loss_range is None
+        else check_range("loss_range", loss_range)
+    )
     if chosen is None:
         raise InvalidArgumentError(
             f"loss_range must be given with scoring={scoring.name!r}: (low, high), "
@@ -197,19 +210,6 @@ def _usual(estimator: Any, needs_gradients: bool) -> str:
         f"scoring must be given: {type(estimator).__name__} is neither a classifier "
         "nor a regressor."
     )
-
-
-def _check_range(loss_range: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in loss_range)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidArgumentError(
-            f"loss_range must be (low, high), finite, low below high, got "
-            f"{loss_range!r}."
-        )
-    return low, high
 
 
 def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
@@ -251,9 +251,14 @@ def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
 def _attempt(
     loss: RecordLoss, estimator: Any, records: Records, index: npt.NDArray[np.intp]
 ) -> Array | None:
-    """Return the losses of some records, None if that fails."""
+    """Return the losses of some records, None if that fails.
+
+    By a copy of the model: what one learns when it predicts must neither stay with a
+    part that others share, nor depend on the attempts before.
+    """
     try:
-        found = np.asarray(loss(estimator, *records.rows(index)), dtype=np.float64)
+        model = copy.deepcopy(estimator)
+        found = np.asarray(loss(model, *records.rows(index)), dtype=np.float64)
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever it is, it may tell something about a record

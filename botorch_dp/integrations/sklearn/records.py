@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
-from botorch_dp.integrations.sklearn.cells import Reader, cells_of, reader_of
+from botorch_dp.integrations.sklearn.cells import Reader, cells_of, codes_in, reader_of
 from botorch_dp.integrations.sklearn.quiet import quiet
 
 Mask = npt.NDArray[np.bool_]
@@ -49,11 +49,17 @@ class Records:
     def rows(self, index: npt.NDArray[np.intp]) -> tuple[Any, Any]:
         """Return some of the records: copies, which a model may do anything with.
 
+        Rows of data frames are numbered from 0: where some records stand in for others,
+        names would be there twice.
+
         Args:
             index: Which ones, in which order.
         """
-        y = None if self.y is None else copied(_safe_indexing(self.y, index))
-        return copied(_safe_indexing(self.X, index)), y
+        X, y = (
+            None if part is None else copied(_numbered(_safe_indexing(part, index)))
+            for part in (self.X, self.y)
+        )
+        return X, y
 
 
 def read_alike(X: Any, y: Any, *, training: tuple[Any, Any]) -> Records:
@@ -64,6 +70,7 @@ def read_alike(X: Any, y: Any, *, training: tuple[Any, Any]) -> Records:
         y: Targets, or None.
         training: Inputs and targets of the training records.
     """
+    X, y = _unflagged(X), _unflagged(y)
     with quiet(), np.errstate(all="ignore"):
         unreadable = np.zeros(_num_samples(X), dtype=bool)
         return Records(
@@ -79,10 +86,11 @@ def copied(data: Any) -> Any:
         data = data.copy()
         if not hasattr(data, "columns"):
             is_object = data.dtype == np.dtype(object)
-            return type(data)(_deep(data), index=data.index) if is_object else data
+            return _column_like(data, _deep(data)) if is_object else data
         for index, dtype in enumerate(data.dtypes):
             if dtype == np.dtype(object):
-                data.isetitem(index, _deep(data.iloc[:, index]))
+                column = data.iloc[:, index]
+                data.isetitem(index, _column_like(column, _deep(column)))
         return data
     # Elements of a list or an array of objects may be changed in place themselves.
     if isinstance(data, list) or getattr(
@@ -90,6 +98,23 @@ def copied(data: Any) -> Any:
     ):
         return copy.deepcopy(data)
     return data.copy() if hasattr(data, "copy") else copy.deepcopy(data)
+
+
+def _column_like(column: Any, values: npt.NDArray[Any]) -> Any:
+    """Return a column of pandas of just these values, which it would convert itself."""
+    return type(column)(values, index=column.index, dtype=values.dtype)
+
+
+def _numbered(data: Any) -> Any:
+    """Return data whose rows have no names."""
+    return data.reset_index(drop=True) if hasattr(data, "reset_index") else data
+
+
+def _unflagged(data: Any) -> Any:
+    """Return data in which rows may be there twice."""
+    if hasattr(data, "set_flags"):
+        return data.set_flags(allows_duplicate_labels=True)
+    return data
 
 
 def _deep(column: Any) -> npt.NDArray[Any]:
@@ -134,8 +159,7 @@ def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
 
 def _only(cell: Any) -> Any:
     """Return the only element of a row that has one."""
-    is_row = isinstance(cell, list | tuple | np.ndarray) and np.shape(cell) == (1,)
-    return cell[0] if is_row else cell
+    return cell[0] if _is_row(cell, 1) else cell
 
 
 def _frame(X: Any, like: Any, unreadable: Mask) -> Any:
@@ -143,14 +167,8 @@ def _frame(X: Any, like: Any, unreadable: Mask) -> Any:
     frame = X.copy()
     for index in range(X.shape[1]):
         wanted = like.iloc[:, index] if hasattr(like, "iloc") else like
-        reader = reader_of(wanted)
-        values: Any = _column(X.iloc[:, index], reader, unreadable)
-        dtype = getattr(wanted, "dtype", None)
-        if hasattr(dtype, "categories") or (
-            reader.is_words and not isinstance(dtype, np.dtype)
-        ):
-            values = type(X.iloc[:, index])(values, index=X.index).astype(dtype)
-        frame.isetitem(index, values)
+        column = _series(X.iloc[:, index], wanted, unreadable)
+        frame.isetitem(index, column)
     return frame
 
 
@@ -158,7 +176,17 @@ def _series(X: Any, like: Any, unreadable: Mask) -> Any:
     """Read a column of data; leave whatever else there is."""
     if not hasattr(X, "iloc"):
         return X
-    return type(X)(_column(X, reader_of(like), unreadable), index=X.index)
+    reader = reader_of(like)
+    dtype: Any = getattr(like, "dtype", None)
+    values = _column(X, reader, unreadable)
+    if hasattr(dtype, "categories"):
+        # Not astype, which looks at all cells before it decides how to read one.
+        codes = codes_in(dtype.categories, values)
+        array = dtype.construct_array_type().from_codes(codes, dtype=dtype)
+        return type(X)(array, index=X.index)
+    column = _column_like(X, values)
+    is_text = reader.is_words and not isinstance(dtype, np.dtype | None)
+    return column.astype(dtype) if is_text else column
 
 
 def _sparse(X: Any, reader: Reader | None, unreadable: Mask) -> Any:
@@ -202,9 +230,10 @@ def _rows(X: Any) -> Any:
 
 
 def _is_row(row: Any, width: int) -> bool:
-    return isinstance(row, Sequence | np.ndarray) and (
-        not isinstance(row, str | bytes) and len(row) == width
-    )
+    if isinstance(row, np.ndarray):
+        return row.shape == (width,)
+    is_list = isinstance(row, Sequence) and not isinstance(row, str | bytes)
+    return is_list and len(row) == width
 
 
 def _shape(like: Any) -> tuple[int, ...] | None:

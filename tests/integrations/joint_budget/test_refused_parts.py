@@ -74,7 +74,7 @@ def test_samplers_that_would_be_ignored(name):
 @pytest.mark.default_device
 def test_nearly_the_planned_rate():
     budget = joint_budget(RENYI, num_runs=1, sample_rate=1 / 20, steps_per_run=2)
-    with pytest.raises(InvalidArgumentError, match="must have 20 batches.*got 21"):
+    with pytest.raises(InvalidArgumentError, match=r"must have 20 batches.*got 21"):
         budget.make_private(**parts(torch.ones(42, 2), batches=21))
     assert len(budget.training_ledger) == 0
 
