@@ -103,17 +103,23 @@ def search_of(method="dp-gibo", guarantee=None, **settings):
     )
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """The private losses of every evaluation, as they are made."""
+    found = []
+    losses = Evaluation.losses
+
+    def spy(self, candidates):
+        found.append(losses(self, candidates))
+        return found[-1]
+
+    monkeypatch.setattr(Evaluation, "losses", spy)
+    return found
+
+
 @pytest.mark.parametrize("record", HOSTILE)
 class TestOneRecord:
-    def test_changes_its_own_losses_alone(self, record, monkeypatch):
-        seen = []
-        losses = Evaluation.losses
-
-        def spy(self, candidates):
-            seen.append(losses(self, candidates))
-            return seen[-1]
-
-        monkeypatch.setattr(Evaluation, "losses", spy)
+    def test_changes_its_own_losses_alone(self, record, seen):
         for data in (private(), private(record)):
             search_of("stable", num_candidates=8).fit(*TRAIN, **data)
         ours, theirs = seen
@@ -261,16 +267,8 @@ class TestPrivatePoints:
 class TestParts:
     """Each of them is tested elsewhere; here, that a fit makes use of it."""
 
-    def test_records_are_read_by_themselves(self, monkeypatch):
+    def test_records_are_read_by_themselves(self, seen):
         """One word makes text of an array of numbers, which an encoder tells apart."""
-        seen = []
-        losses = Evaluation.losses
-
-        def spy(self, candidates):
-            seen.append(losses(self, candidates))
-            return seen[-1]
-
-        monkeypatch.setattr(Evaluation, "losses", spy)
         y = np.array([0, 1] * 20)
         for first in (0.0, "x"):
             PrivateSearch(
