@@ -54,6 +54,7 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.ldp_bo
 	$(BIN)/python -m benchmarks.dp_fts
 	$(BIN)/python -m benchmarks.sklearn_search
+	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.imports
 
 federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds

@@ -4,7 +4,7 @@ Noise comes from a :class:`~botorch_dp.privacy.NoiseSource`, gradients are clipp
 added up in double precision, and none of them outlives its step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -343,17 +343,23 @@ class BudgetedOptimizer(DPOptimizer):
 
 def _norms(rows: Tensor) -> Tensor:
     """Return the norm of every row, in double precision."""
-    return torch.cat([part.double().norm(dim=-1) for part in rows.split(_size(rows))])
+    return torch.cat([part.norm(dim=-1) for part in _in_double(rows)])
 
 
 def _weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
     """Return the weighted sum of the rows, in double precision."""
-    size = _size(rows)
     total = torch.zeros(rows.shape[-1], dtype=torch.float64, device=rows.device)
-    for weight, part in zip(weights.split(size), rows.split(size), strict=True):
-        total += weight @ part.double()
+    start = 0
+    for part in _in_double(rows):
+        total += weights[start : start + len(part)] @ part
+        start += len(part)
     return total
 
 
-def _size(rows: Tensor) -> int:
-    return max(1, _CHUNK // max(1, rows.shape[-1]))
+def _in_double(rows: Tensor) -> Iterator[Tensor]:
+    """Give some rows after the others, each time in the same place."""
+    size = max(1, _CHUNK // max(1, rows.shape[-1]))
+    shape = min(size, len(rows)), rows.shape[-1]
+    place = torch.empty(shape, dtype=torch.float64, device=rows.device)
+    for part in rows.split(size):
+        yield place[: len(part)].copy_(part)
