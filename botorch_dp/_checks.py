@@ -96,7 +96,7 @@ def check_range(name: str, value: tuple[float, float]) -> tuple[float, float]:
     """Return the ends of a range whose values can be summed without overflow."""
     try:
         low, high = (float(end) for end in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         low = high = math.nan
     if not (low < high and max(abs(low), abs(high)) <= _LARGEST_END):
         raise InvalidArgumentError(

@@ -147,6 +147,16 @@ MISTAKES = {
         r"has spent epsilon=1 in 1 charge\(s\), this run would bring it to 1\.\d+, and "
         r"its cap is.*Nothing was evaluated, recorded or drawn: ask for a smaller",
     ),
+    "a guarantee of another kind than the cap's": (
+        lambda: fit(ledger=Ledger(cap=PureDP(1.0))),
+        BudgetExceededError,
+        r"would bring it to inf.*its guarantee is of another kind, or of a larger",
+    ),
+    "a range beyond all numbers": (
+        lambda: fit(loss_range=(0, 10**400)),
+        InvalidArgumentError,
+        r"loss_range must be \(low, high\), finite with low below high",
+    ),
     "means for losses": (
         lambda: told(torch.zeros(3, dtype=torch.float64, device="cpu")),
         InvalidArgumentError,

@@ -206,23 +206,33 @@ def check_affordable(
     if not accountant.within(ledger.cap):
         before = ledger.accountant().spent_of(ledger.cap)
         after = accountant.spent_of(ledger.cap)
+        remedy = "ask for a smaller guarantee, or plan a ledger with a larger cap."
+        if math.isinf(after.amount):
+            remedy = "its guarantee is of another kind, or of a larger delta."
         raise BudgetExceededError(
-            f"The ledger has spent {before.unit}={before.amount:.4g} in {len(ledger)} "
-            f"charge(s), this run would bring it to {after.amount:.4g}, and its cap is "
-            f"{ledger.cap!r}. Nothing was evaluated, recorded or drawn: ask for a "
-            "smaller guarantee, or plan a ledger with a larger cap before you start."
+            f"The ledger has spent {before.unit}={before.amount:.8g} in {len(ledger)} "
+            f"charge(s), this run would bring it to {after.amount:.8g}, and its cap is "
+            f"{ledger.cap!r}. Nothing was evaluated, recorded or drawn: {remedy}"
         )
 
 
-def warn_of_large_delta(guarantee: Guarantee, num_records: int) -> None:
-    """Warn of a delta that the publication of a random record would meet."""
+def warn_of_large_delta(
+    guarantee: Guarantee, num_records: int, *, stacklevel: int = 3
+) -> None:
+    """Warn of a delta that the publication of a random record would meet.
+
+    Args:
+        guarantee: With the delta.
+        num_records: The number n of records.
+        stacklevel: Of the warning: 3 where a user's call calls this.
+    """
     if isinstance(guarantee, ApproxDP) and guarantee.delta * num_records > 1:
         warnings.warn(
             f"{guarantee!r} has a delta above one over the number of records "
             f"({num_records}): to publish a record at random would meet it, too. "
             "Choose a delta far below; it comes after epsilon.",
             WeakGuaranteeWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 

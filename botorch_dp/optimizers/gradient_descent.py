@@ -103,7 +103,7 @@ class PrivateGradientDescent(ChargingOptimizer):
             transform=transform,
             ledger=ledger,
         )
-        warn_of_large_delta(guarantee, self.num_records)
+        warn_of_large_delta(guarantee, self.num_records, stacklevel=4)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.adjacency = check_choice("adjacency", adjacency, tuple(_MOVES))
         width = _MOVES[self.adjacency] * self.clip_norm

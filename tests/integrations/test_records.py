@@ -189,6 +189,47 @@ class TestColumnsOfFrames:
         assert read.cat.codes.tolist() == [0, 1, -1]
         assert read.dtype == training.dtype
 
+    @pytest.mark.parametrize("unit", ["us", "ns"])
+    @pytest.mark.parametrize(
+        "training", [pd.Series(["2020-01-01 00:00:00", "b"]), objects(*DAYS)]
+    )
+    def test_types_of_private_columns_do_not_matter(self, training, unit):
+        """A column of times, unless one cell is none."""
+        days = pd.Series(DAYS).astype(f"datetime64[{unit}]")
+        like, found = pd.DataFrame({"c": training}), []
+        for column in (days, objects(DAYS[0], DAYS[1]), objects(DAYS[0], "unknown")):
+            records = read_alike(
+                pd.DataFrame({"c": column}), None, training=(like, None)
+            )
+            found.append((type(records.X["c"].iloc[0]), str(records.X["c"].iloc[0])))
+        assert found[0] == found[1] == found[2]
+
+    @pytest.mark.parametrize(
+        "training",
+        [
+            pd.Series(DAYS).dt.tz_localize("UTC"),
+            pd.Series(pd.period_range("2020-01-01", periods=2, freq="D")),
+        ],
+    )
+    def test_types_of_pandas_stay(self, training):
+        like = pd.DataFrame({"c": training})
+        for column in (training, objects(training[0], "x"), objects(training[0], [1])):
+            private = pd.DataFrame({"c": column})
+            read = read_alike(private, None, training=(like, None)).rows(np.arange(2))
+            assert read[0]["c"].dtype == training.dtype
+            assert read[0]["c"].iloc[0] == training[0]
+
+    def test_whole_numbers_among_categories(self):
+        """None of them, as in a column of whole numbers, unless some are missing."""
+        private = pd.DataFrame({"c": objects(1, None, 7)})
+        for cells, expected in (
+            ([1, 2], [False, True, True]),
+            ([1, None], [False] * 3),
+        ):
+            like = pd.DataFrame({"c": pd.Categorical(cells, categories=[1, 2])})
+            records = read_alike(private, None, training=(like, None))
+            assert records.unreadable.tolist() == expected
+
     def test_rows_have_no_names(self):
         frame = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, index=["x", "y", "z"])
         frame = frame.set_flags(allows_duplicate_labels=False)
@@ -284,6 +325,13 @@ class TestRead:
             records = read_alike(X[:3], given, training=(X[:2], words))
             assert records.y.tolist()[:2] == ["yes", "1"]
             assert records.unreadable.tolist() == [False, False, True]
+
+    def test_complex_numbers_for_words(self):
+        """One of them makes an array of such of all."""
+        like = np.array([["1"], ["2"]], dtype=object)
+        plain = read_alike(np.array([[1], [2]]), None, training=(like, None)).X
+        other = read_alike(np.array([[1], [2j]]), None, training=(like, None)).X
+        assert plain[0, 0] == other[0, 0] == "1"
 
     def test_numbers_for_words(self):
         """A column that is whole numbers, unless somebody has a letter."""

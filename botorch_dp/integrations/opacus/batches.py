@@ -39,6 +39,7 @@ class PoissonBatches(Sampler[list[int]]):
     Attributes:
         num_records: The number of records.
         epochs_begun: How many epochs have begun.
+        num_given: How many batches were drawn, and how many a loader gave.
         sizes: Of the batches of the last epoch that no step has followed yet, oldest
             first: workers draw ahead. They are secret.
     """
@@ -54,6 +55,7 @@ class PoissonBatches(Sampler[list[int]]):
     ) -> None:
         self.num_records = num_records
         self.epochs_begun = 0
+        self.num_given = 0
         self.sizes: deque[int] = deque()
         self._sample_rate = sample_rate
         self._num_batches = num_batches
@@ -73,7 +75,21 @@ class PoissonBatches(Sampler[list[int]]):
             )
             records = sample.nonzero().flatten().tolist()
             sizes.append(len(records))
+            self.num_given += 1
             yield records
+
+
+class PoissonLoader(DataLoader[Any]):
+    """A loader of Poisson batches, which count as given when it gives them.
+
+    Workers draw ahead: only this tells the last batches of an epoch apart.
+    """
+
+    def __iter__(self) -> Any:
+        batches: Any = self.batch_sampler
+        for batch in super().__iter__():
+            batches.num_given += 1
+            yield batch
 
 
 def poisson_loader(
@@ -87,7 +103,7 @@ def poisson_loader(
     """
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
     collate([data_loader.dataset[0]])  # what an empty batch looks like
-    return DataLoader(
+    return PoissonLoader(
         data_loader.dataset,
         batch_sampler=batches,
         collate_fn=collate,

@@ -68,11 +68,17 @@ def forget_gradients(
         keep: The parameters with a noisy gradient.
     """
     forget_rows(module, parameters)
+    forget_passes(module)
     for parameter in parameters:
-        if hasattr(parameter, "_forward_counter"):
-            parameter._forward_counter = 0
         if parameter not in keep:
             parameter.grad = None
+
+
+def forget_passes(module: nn.Module) -> None:
+    """Drop the inputs of forward passes that wait for a backward pass."""
+    for parameter in module.parameters():
+        if hasattr(parameter, "_forward_counter"):
+            parameter._forward_counter = 0
     for layer in module.modules():
         activations = getattr(layer, "activations", None)
         if isinstance(activations, UnsavedList):

@@ -10,42 +10,50 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
+from opacus.layers.dp_rnn import DPRNNBase
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.batches import PoissonBatches
+from botorch_dp.integrations.opacus.modules import forget_passes
 
 
 class Passes:
-    """How many records passed through layers since the last step: a secret.
+    """How many records passed through layers, of the last batch that did: a secret.
 
     Args:
-        batches: What draws them. Passes of an epoch before its last do not count.
+        batches: What draws them.
     """
 
     def __init__(self, batches: PoissonBatches | None = None) -> None:
         self._batches = batches
-        self._seen: set[tuple[int, int]] = set()
+        self._batch = 0
+        self._sizes: set[int] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Passes, ())  # nothing of it is saved or copied
 
+    def is_new_batch(self) -> bool:
+        """Return whether there is another batch than at the last pass."""
+        return self._batches is not None and self._batch != self._batches.num_given
+
+    def begin(self) -> None:
+        """Forget the passes of the batch before."""
+        self._batch = 0 if self._batches is None else self._batches.num_given
+        self._sizes.clear()
+
     def note(self, num_records: int) -> None:
         """Note a pass."""
-        self._seen.add((self._epoch(), num_records))
+        self._sizes.add(num_records)
 
     def sizes(self) -> set[int]:
         """Return the different numbers of records."""
-        return {size for epoch, size in self._seen if epoch == self._epoch()}
+        return set(self._sizes)
 
     def clear(self) -> None:
         """Forget all passes."""
-        self._seen.clear()
-
-    def _epoch(self) -> int:
-        return 0 if self._batches is None else self._batches.epochs_begun
+        self._sizes.clear()
 
 
 class PrivateModule(GradSampleModule):
@@ -63,10 +71,14 @@ class PrivateModule(GradSampleModule):
         super().__init__(module, loss_reduction=loss_reduction)
         self.passes = passes
         self.forbid_grad_accumulation()
-        for layer in module.modules():
-            if isinstance(layer, DPRNNBase):
-                handle = layer.register_forward_pre_hook(self._see_sequences)
-                self.autograd_grad_sample_hooks.append(handle)
+        recurrent = [m for m in module.modules() if isinstance(m, DPRNNBase)]
+        # Their cells have fewer records where short sequences have ended.
+        self._cells = {cell for layer in recurrent for cell in layer.modules()}
+        for layer in recurrent:
+            handle = layer.register_forward_pre_hook(
+                self._see_sequences, with_kwargs=True
+            )
+            self.autograd_grad_sample_hooks.append(handle)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, which must not change its own parameters meanwhile."""
@@ -83,15 +95,38 @@ class PrivateModule(GradSampleModule):
         self, module: nn.Module, forward_input: Any, _forward_output: Any
     ) -> None:
         """Keep the inputs of a layer, and note how many records they are of."""
+        has_gradients = self._has_gradients(module)
+        if has_gradients:
+            self._notice_batch()
         super().capture_activations_hook(module, forward_input, _forward_output)
-        # Those of one step of a recurrent layer are of the sequences that are so long.
-        if self._has_gradients(module) and not isinstance(module, RNNLinear):
+        if has_gradients and module not in self._cells:
             self.passes.note(len(forward_input[-1]))
 
-    def _see_sequences(self, layer: Any, inputs: tuple[Any, ...]) -> None:
+    def capture_backprops_hook(
+        self, module: nn.Module, *args: Any, **kwargs: Any
+    ) -> None:
+        """Compute the gradients of single records, if they are of the last batch."""
+        if self.hooks_enabled and not getattr(module, "activations", None):
+            self.passes.clear()  # no step can follow
+            raise InvalidArgumentError(
+                "backward() must be of a loss of one batch, the one that was given "
+                "last, through layers in training mode, and once."
+            )
+        super().capture_backprops_hook(module, *args, **kwargs)
+
+    def _notice_batch(self) -> None:
+        """Let go of passes of a batch before that no backward pass has followed."""
+        if self.passes.is_new_batch():
+            self.passes.begin()
+            forget_passes(self._module)
+
+    def _see_sequences(
+        self, layer: Any, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
         if not self._has_gradients(layer):
             return
-        sequences = inputs[0]
+        self._notice_batch()
+        sequences = inputs[0] if inputs else named["input"]
         if not isinstance(sequences, PackedSequence):
             self.passes.note(sequences.shape[0 if layer.batch_first else 1])
             return

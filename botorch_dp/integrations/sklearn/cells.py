@@ -20,15 +20,20 @@ class Reader:
     Attributes:
         read: From cells to values, and to which of them cannot be read.
         is_words: Whether values are text.
+        is_times: Whether values are times.
+        is_as_it_is: Whether values are whatever cells are.
     """
 
     read: Callable[[Cells], tuple[Cells, Mask]]
     is_words: bool = False
+    is_times: bool = False
+    is_as_it_is: bool = False
 
     def __call__(self, cells: Any) -> tuple[Cells, Mask]:
         """Return values, and which cells cannot be read."""
         dtype = getattr(cells, "dtype", None)
-        is_typed = isinstance(dtype, np.dtype) and dtype.kind in "biufMm"
+        kinds = "biufMm" if self.is_times else "biuf"
+        is_typed = isinstance(dtype, np.dtype) and dtype.kind in kinds
         return self.read(np.asarray(cells) if is_typed else cells_of(cells))
 
 
@@ -39,6 +44,10 @@ def cells_of(values: Any) -> Cells:
             return np.asarray(values.to_numpy(dtype=object))
         except TypeError:  # not pandas
             values = values.to_numpy()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
+        found = np.empty(values.shape, dtype=object)
+        found[...] = values.astype(f"{values.dtype.kind}8[us]")  # of others: integers
+        return found
     if isinstance(values, np.ndarray):
         return values.astype(object)
     elements = [*values]
@@ -69,7 +78,7 @@ def reader_of(training: Any) -> Reader:
         wanted = dtype if isinstance(dtype, np.dtype) else np.dtype(np.float64)
         return Reader(lambda cells: _floats(cells, wanted))
     if kind in "Mm" and isinstance(dtype, np.dtype):
-        return Reader(lambda cells: _times(cells, dtype))
+        return Reader(lambda cells: _times(cells, dtype), is_times=True)
     if categories is None:
         cells = cells_of(training).ravel()
     there = [cell for cell in cells if not is_missing(cell)]
@@ -77,7 +86,10 @@ def reader_of(training: Any) -> Reader:
         return Reader(_words, is_words=True)
     if there and all(_is_number(cell) for cell in there):
         return Reader(_objects_of_floats)
-    return Reader(lambda cells: (cells_of(cells), np.zeros(len(cells), dtype=bool)))
+    return Reader(
+        lambda cells: (cells_of(cells), np.zeros(len(cells), dtype=bool)),
+        is_as_it_is=True,
+    )
 
 
 def codes_in(categories: Any, cells: Cells) -> npt.NDArray[np.intp]:
@@ -181,6 +193,8 @@ def _word(cell: Any) -> Any:
     try:
         if is_missing(cell):
             return math.nan
+        if isinstance(cell, complex | np.complexfloating) and cell.imag == 0:
+            cell = cell.real  # in an array of complex numbers
         if _is_number(cell) and float(cell).is_integer():
             return str(int(cell))
         return str(cell)

@@ -66,8 +66,11 @@ def _flush() -> None:
     for file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(Exception):  # none, closed, or of somebody's own kind
             file.flush()  # type: ignore[union-attr]
-    with contextlib.suppress(Exception):  # where the process's own library has no name
-        ctypes.CDLL(None).fflush(None)
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(Exception):  # where C's library calls it otherwise
+            # Not all streams at once: somebody may wait for a line of input.
+            libc = ctypes.CDLL(None)
+            libc.fflush(ctypes.c_void_p.in_dll(libc, name))
 
 
 class Surroundings:

@@ -182,11 +182,30 @@ def _series(X: Any, like: Any, unreadable: Mask) -> Any:
     if hasattr(dtype, "categories"):
         # Not astype, which looks at all cells before it decides how to read one.
         codes = codes_in(dtype.categories, values)
+        if dtype.categories.dtype.kind in "biu" and not like.isna().any():
+            unreadable |= codes < 0  # as in columns of whole numbers
         array = dtype.construct_array_type().from_codes(codes, dtype=dtype)
         return type(X)(array, index=X.index)
+    if reader.is_as_it_is and not isinstance(dtype, np.dtype | None):
+        return _alike(X, like)
     column = _column_like(X, values)
     is_text = reader.is_words and not isinstance(dtype, np.dtype | None)
     return column.astype(dtype) if is_text else column
+
+
+def _alike(X: Any, like: Any) -> Any:
+    """Read a column of a type of pandas' own: times with a zone, periods, intervals."""
+    if X.dtype == like.dtype:
+        return X
+
+    def read(cell: Any) -> Any:
+        try:
+            return type(X)([cell], dtype=like.dtype).iloc[0]
+        except Exception:
+            return like.dtype.na_value
+
+    cells = [read(cell) for cell in cells_of(X)]
+    return type(X)(cells, index=X.index, dtype=like.dtype)
 
 
 def _sparse(X: Any, reader: Reader | None, unreadable: Mask) -> Any:

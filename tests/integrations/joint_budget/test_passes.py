@@ -1,10 +1,12 @@
 """What a module does with its records when it is called."""
 
 import io
+import itertools
 
 import pytest
 import torch
 from opacus.layers import DPLSTM
+from opacus.layers.dp_rnn import DPGRUCell
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import DataLoader, TensorDataset
@@ -98,6 +100,109 @@ class TestSequences:
         with torch.no_grad():
             assert private(tokens, lengths).shape == (5,)
         assert private.eval()(tokens, lengths).shape == (5,)
+
+
+class Cells(nn.Module):
+    """A recurrent network by hand: cells go on with the sequences that do."""
+
+    def __init__(self, *, is_whole):
+        super().__init__()
+        self.is_whole = is_whole
+        self.cell, self.head = DPGRUCell(3, 4, bias=True), nn.Linear(4, 1)
+
+    def forward(self, x, lengths):
+        h = x.new_zeros(len(x), 4)
+        for t in range(x.shape[1]):
+            goes_on = (lengths > t) | self.is_whole
+            h = h.masked_scatter(
+                goes_on.unsqueeze(-1), self.cell(x[goes_on, t], h[goes_on])
+            )
+        return self.head(h).squeeze(-1)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_cells_by_themselves(is_whole):
+    module = Cells(is_whole=is_whole)
+    records = TensorDataset(torch.rand(4, 3, 3), torch.tensor([1, 3, 2, 3]))
+    private, optimizer, loader = full_batch().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
+        data_loader=DataLoader(records, batch_size=4),
+        max_grad_norm=1.0,
+    )
+    private(*next(iter(loader))).mean().backward()
+    if is_whole:
+        optimizer.step()
+        assert optimizer.steps_left == 2
+    else:
+        with pytest.raises(InvalidArgumentError, match="for each record"):
+            optimizer.step()
+        assert optimizer.steps_left == 3
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.head = DPLSTM(3, 2, batch_first=True), nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.recurrent(input=x)[0][:, -1])
+
+
+def test_sequences_by_name():
+    module = Named()
+    private, optimizer, loader = full_batch().make_private(
+        **{
+            **parts(torch.rand(4, 2, 3).flatten(1)),
+            "module": module,
+            "optimizer": torch.optim.SGD(module.parameters(), lr=1.0),
+        }
+    )
+    step(private, optimizer, draw(loader).unflatten(1, (2, 3)))
+    assert optimizer.steps_left == 2
+
+
+class TestTwoBatches:
+    """A record that is in both would count twice."""
+
+    def run(self, monkeypatch, workers=0):
+        draws = itertools.cycle(
+            [torch.tensor(drawn) for drawn in ([1, 1, 0, 0], [0, 1, 1, 0])]
+        )
+        monkeypatch.setattr(
+            SystemNoise,
+            "poisson_sample",
+            lambda self, shape, rate, device: next(draws).bool(),
+        )
+        budget = joint_budget(RENYI, num_runs=1, sample_rate=0.5, steps_per_run=4)
+        made = parts(torch.ones(4, 1), batches=2)
+        made["data_loader"] = DataLoader(
+            made["data_loader"].dataset, batch_size=2, num_workers=workers
+        )
+        return budget.make_private(**made)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("is_new_epoch", [True, False])
+    def test_in_one_loss(self, monkeypatch, is_new_epoch, workers):
+        private, optimizer, loader = self.run(monkeypatch, workers)
+        batches = iter(loader)
+        first = private(next(batches)[0]).sum()
+        if is_new_epoch:
+            batches = iter(loader)
+            next(batches)  # the same batch as before: take the other
+        second = private(next(batches)[0]).sum()
+        with pytest.raises(InvalidArgumentError, match="a loss of one batch"):
+            (first + second).backward()
+        with pytest.raises(InvalidArgumentError, match="for each record"):
+            optimizer.step()
+        assert optimizer.steps_left == 4
+        assert private._module.weight.item() == 0.0
+
+    def test_a_pass_that_nothing_follows(self, monkeypatch):
+        private, optimizer, loader = self.run(monkeypatch)
+        private(draw(loader))
+        step(private, optimizer, draw(loader))
+        assert optimizer.steps_left == 3
 
 
 class Renormalizing(nn.Module):
