@@ -29,12 +29,10 @@ from botorch_dp.privacy import (
     PrivacyEvent,
     SecureNoise,
     SeededNoise,
-    SystemNoise,
 )
 from botorch_dp.privacy.certificate import WORST_CASE
+from botorch_dp.privacy.entries import NOISE_NAMES
 from botorch_dp.privacy.events import check_event
-
-NOISE_NAMES = (SeededNoise.name, SystemNoise.name, SecureNoise.name)
 
 ASSUMPTIONS = (
     WORST_CASE,
@@ -160,6 +158,8 @@ class ChargingOptimizer(PrivateOptimizer):
                 mechanism=charge["mechanism"],
                 adjacency=charge["adjacency"],
                 noise=charge["noise"],
+                unit=charge["unit"],
+                condition=charge["condition"],
             )
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -198,22 +198,7 @@ def check_affordable(
             f"ledger must have charges for adjacency={adjacency!r}, got "
             f"{ledger.adjacency!r}: costs for different neighbours do not add up."
         )
-    if ledger.cap is None:
-        return
-    accountant = ledger.accountant()
-    for event, count in costs:
-        accountant = accountant.plus(event, count)
-    if not accountant.within(ledger.cap):
-        before = ledger.accountant().spent_of(ledger.cap)
-        after = accountant.spent_of(ledger.cap)
-        remedy = "ask for a smaller guarantee, or plan a ledger with a larger cap."
-        if math.isinf(after.amount):
-            remedy = "its guarantee is of another kind, or of a larger delta."
-        raise BudgetExceededError(
-            f"The ledger has spent {before.unit}={before.amount:.8g} in {len(ledger)} "
-            f"charge(s), this run would bring it to {after.amount:.8g}, and its cap is "
-            f"{ledger.cap!r}. Nothing was evaluated, recorded or drawn: {remedy}"
-        )
+    ledger.reserve(costs, adjacency=adjacency)
 
 
 def warn_of_large_delta(
@@ -254,6 +239,8 @@ def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
             "mechanism": entry.mechanism,
             "adjacency": entry.adjacency,
             "noise": entry.noise,
+            "unit": entry.unit,
+            "condition": entry.condition,
         }
         for entry in entries
     ]
@@ -295,7 +282,7 @@ class RunLedger:
         entry = self._run.ledger.charge(event, count=count, **labels)
         # At once: a run interrupted before it draws has still paid.
         self._run._num_charged += count
-        self._run._charges.append({"event": event.to_dict(), "count": count, **labels})
+        self._run._charges += _charges_of([entry])
         return entry
 
 

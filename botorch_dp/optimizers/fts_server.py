@@ -208,6 +208,7 @@ class DPFTSServer:
             sample_size=self.sample_size,
             num_records=self.num_agents if fixed else None,
             generator=self._generator,
+            unit="agent",
         )
 
     def contribution_bound(self, number: int) -> float:
@@ -313,6 +314,7 @@ class _InTheNameOf:
             mechanism=f"{labels['mechanism']}, {server._name}",
             adjacency=labels["adjacency"],
             noise=labels["noise"],
+            unit=labels["unit"],
         )
         # At once: a round that is interrupted before it draws is over, and paid for.
         server._num_broadcasts += count

@@ -102,7 +102,11 @@ class LocalRelease:
             guarantee = GDP(sensitivity / noise_std)
         make = LaplaceMechanism if mechanism == "laplace" else GaussianMechanism
         self._mechanism = make(
-            guarantee, sensitivity=sensitivity, generator=generator, secure=secure
+            guarantee,
+            sensitivity=sensitivity,
+            generator=generator,
+            secure=secure,
+            unit="user",
         )
 
     @property
@@ -146,6 +150,7 @@ class LocalRelease:
             mechanism=mechanism.name,
             adjacency=mechanism.adjacency,
             noise=mechanism.noise_source.name,
+            unit=mechanism.unit,
         )
 
     def skip(self, like: Tensor) -> None:

@@ -58,9 +58,11 @@ class OneAnswerEach:
         mechanism: str = "",
         adjacency: str = "replace_one",
         noise: str = SystemNoise.name,
+        unit: str = "user",
     ) -> None:
         """Record an answer. ``count`` is the number of replications, not of users."""
         del count, mechanism
+        check_choice("unit", unit, ("user",))
         if self._last != (event, adjacency, noise):  # what was just compared
             check_event(event, check_choice("adjacency", adjacency, ("replace_one",)))
             check_choice("noise", noise, NOISE_NAMES)
@@ -96,7 +98,7 @@ class OneAnswerEach:
         for event in self._worst.values() or [None]:
             ledger = Ledger()
             if event is not None:
-                ledger.charge(event)
+                ledger.charge(event, unit="user")
             certificates.append(
                 Certificate.from_ledger(
                     ledger,

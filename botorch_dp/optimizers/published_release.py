@@ -49,7 +49,6 @@ from botorch_dp.privacy import (
     PureDP,
     SecureNoise,
 )
-from botorch_dp.privacy.certificate import CONDITION
 
 if TYPE_CHECKING:
     from botorch_dp.optimizers.private_bo import PrivateBO
@@ -344,7 +343,7 @@ class _Conditional(RunLedger):
 
     def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
         """Record the cost, or raise and record nothing."""
-        labels["mechanism"] += f"{CONDITION}{self._condition}"
+        labels["condition"] = self._condition
         if self._delta is not None:
             assert event.pure_epsilon is not None
             event = AssumedEvent(event.pure_epsilon, self._delta)

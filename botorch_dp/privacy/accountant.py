@@ -25,7 +25,12 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 from opacus.accountants import IAccountant, register_accountant
 
-from botorch_dp._checks import check_count, check_nonnegative, check_probability
+from botorch_dp._checks import (
+    check_choice,
+    check_count,
+    check_nonnegative,
+    check_probability,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.events import (
@@ -98,6 +103,7 @@ class PrivacyAccountant(IAccountant):
         self.history: list[tuple[float, float, int]] = []
         self._events: Counter[PrivacyEvent] = Counter()
         self._adjacency: str | None = None
+        self._unit: str | None = None
 
     @classmethod
     def mechanism(cls) -> str:
@@ -135,13 +141,14 @@ class PrivacyAccountant(IAccountant):
         *,
         count: int = 1,
         adjacency: str = "replace_one",
+        unit: str = "record",
         **labels: str,
     ) -> None:
         """Compose, as :meth:`Ledger.charge` does; other labels are not kept.
 
         Raises:
             InvalidArgumentError: If the charges before, or Opacus's steps (in which a
-                record is absent on one side), are stated for another adjacency.
+                record is absent on one side), are stated for another adjacency or unit.
         """
         del labels
         check_event(event, adjacency)
@@ -154,8 +161,10 @@ class PrivacyAccountant(IAccountant):
                 f"releases before, got {adjacency!r}: guarantees for different "
                 "neighbours do not compose."
             )
+        units = ("record",) if self.history else (unit,)
+        check_choice("unit", unit, units if self._unit is None else (self._unit,))
         self.compose(event, count)
-        self._adjacency = adjacency
+        self._adjacency, self._unit = adjacency, unit
 
     def groups(self) -> _Groups:
         """Return every different event with its multiplicity."""
@@ -199,7 +208,9 @@ class PrivacyAccountant(IAccountant):
         return _spent_of(groups, budget)
 
     def within(self, budget: Guarantee) -> bool:
-        """Return whether everything composed so far meets ``budget``.
+        """Return whether everything composed so far, as a fixed plan, meets ``budget``.
+
+        For releases whose noise was chosen after seeing earlier ones, ask a ledger.
 
         Bounds are tried from cheap to expensive, and the first that suffices ends it.
         """
@@ -213,6 +224,7 @@ class PrivacyAccountant(IAccountant):
         """Return the state: Opacus's history, and all other events."""
         destination = super().state_dict(destination)
         destination["adjacency"] = self._adjacency
+        destination["unit"] = self._unit
         destination["events"] = [
             {**event.to_dict(), "count": count} for event, count in self._events.items()
         ]
@@ -229,6 +241,7 @@ class PrivacyAccountant(IAccountant):
         other.groups()  # checks the history
         self.history, self._events = other.history, other._events
         self._adjacency = state_dict.get("adjacency")
+        self._unit = state_dict.get("unit")
 
 
 def budget_limit(budget: Guarantee) -> float:
@@ -325,11 +338,11 @@ def _delta(groups: _Groups, epsilon: float) -> float:
 def _spent_of(groups: _Groups, budget: Guarantee) -> Spending:
     """Return the total in the unit of a budget other than (epsilon, delta)."""
     if isinstance(budget, GDP):
-        mus = [(_implied_mu(event), count) for event, count in groups]
+        mus = [(event.mu_bound, count) for event, count in groups]
         total = math.sqrt(sum(count * mu**2 for mu, count in mus))
         return Spending(total, "mu", "Gaussian composition")
     if isinstance(budget, RDP):
-        costs = [(_rdp_at(event, budget.order), count) for event, count in groups]
+        costs = [(event.rdp_at(budget.order), count) for event, count in groups]
         total = sum(count * cost for cost, count in costs)
         return Spending(total, "Renyi epsilon", "RDP composition")
     pure = _total(groups, "pure_epsilon")
@@ -390,23 +403,6 @@ def _scale(groups: _Groups) -> float:
     rest = sum(n * e.approx[0] for e, n in groups - tame if e.approx is not None)
     basic = _basic_epsilon(groups, _TYPICAL_DELTA)
     return min(float(renyi) + rest, math.inf if basic is None else basic)
-
-
-def _implied_mu(event: PrivacyEvent) -> float:
-    """Return a mu that the event is sure to meet, infinite if there is none."""
-    if event.gdp_mu is not None:
-        return event.gdp_mu
-    if event.pure_epsilon is not None:
-        return curves.pure_gdp_mu(event.pure_epsilon)
-    return math.inf
-
-
-def _rdp_at(event: PrivacyEvent, order: float) -> float:
-    """Return a bound on the Renyi divergence at any order."""
-    if event.zcdp_rho is not None:
-        return order * event.zcdp_rho
-    above = np.flatnonzero(order <= RDP_ORDERS)  # divergences grow with the order
-    return float(event.rdp()[above[0]]) if len(above) else math.inf
 
 
 register_accountant(PrivacyAccountant.mechanism(), PrivacyAccountant, force=True)

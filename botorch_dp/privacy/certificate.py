@@ -11,14 +11,12 @@ from typing import Any
 
 from botorch_dp._checks import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy.events import ADJACENCIES
+from botorch_dp.privacy.entries import UNITS, LedgerEntry
+from botorch_dp.privacy.events import ADJACENCIES, AssumedEvent
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger import Ledger, accountant_of
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
-UNITS = ("record", "user", "agent")
-# In the name of a mechanism in a ledger: what its release rests on, up to a comma.
-CONDITION = " assuming "
 WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
 _DELTAS = (1e-3, 1e-5, 1e-7)
 _NEIGHBOURS = {
@@ -36,6 +34,8 @@ _EXCLUDED = (
     "sensitivities, bounds or hyperparameters that the caller chose by looking at the "
     "data",
     "rounding in the caller's own sums before the noise is added",
+    "other releases of the same data: this certificate counts what its ledger was "
+    "charged, nothing else",
 )
 _FLOATING_POINT = (
     "the low bits of floating-point noise (closed by secure=True, where it is offered)"
@@ -86,7 +86,7 @@ class Certificate:
         cls,
         ledger: Ledger,
         *,
-        unit: str = "record",
+        unit: str | None = None,
         deltas: Sequence[float] = _DELTAS,
         assumptions: Sequence[str] = (WORST_CASE,),
         parameters: Mapping[str, Any] | None = None,
@@ -95,7 +95,7 @@ class Certificate:
 
         Args:
             ledger: With at least one charge.
-            unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+            unit: Who is protected, if it is to be checked against the ledger.
             deltas: At which to state epsilon; that of the ledger's cap is added.
             assumptions: Under which the guarantee holds.
             parameters: Public parameters to state; plain JSON values.
@@ -109,31 +109,27 @@ class Certificate:
             GDP(mu=1)
         """
         entries = ledger.entries
-        conditions = sorted(
-            {
-                entry.mechanism.partition(CONDITION)[2].partition(",")[0]
-                for entry in entries
-                if CONDITION in entry.mechanism
-            }
-        )
-        if conditions:
-            assumptions = [
-                *(
-                    f"NOT worst case: some releases hold{CONDITION}{c}"
-                    for c in conditions
-                ),
-                *(text for text in assumptions if text != WORST_CASE),
-            ]
         if not entries:
             raise InvalidArgumentError(
                 "ledger must have at least one charge: nothing was released yet."
             )
+        if unit not in (None, entries[0].unit):
+            raise InvalidArgumentError(
+                f"unit must be {entries[0].unit!r}, whom the ledger's charges protect, "
+                f"got {unit!r}."
+            )
+        conditions = sorted({text for entry in entries if (text := _condition(entry))})
+        if conditions:
+            assumptions = [
+                *(f"NOT worst case: some releases hold {text}" for text in conditions),
+                *(text for text in assumptions if text != WORST_CASE),
+            ]
         deltas = sorted({*deltas, *_cap_delta(ledger)}, reverse=True)
         accountant = accountant_of(entries)
         spent = {delta: accountant.spent(delta) for delta in deltas}
         methods = sorted({spending.method for spending in spent.values()})
         return cls(
-            unit=unit,
+            unit=entries[0].unit,
             adjacency=entries[0].adjacency,
             guarantee=accountant.to_gdp(),
             epsilons={delta: spending.amount for delta, spending in spent.items()},
@@ -274,6 +270,15 @@ class Certificate:
             raise InvalidArgumentError(
                 f"text must be a certificate as written by to_json: {error}."
             ) from error
+
+
+def _condition(entry: LedgerEntry) -> str | None:
+    """Return what a charge holds under, in words, if not in the worst case."""
+    if entry.condition is not None:
+        return f"assuming {entry.condition}"
+    if isinstance(entry.event, AssumedEvent):
+        return "under an assumption that was not stated"
+    return None
 
 
 def _cap_delta(ledger: Ledger) -> tuple[float, ...]:

@@ -2,30 +2,49 @@
 
 The ledger is the truth and accountants are views of it. A mechanism charges it before
 drawing any noise, so a crash between the two wastes budget but never under-reports it.
+
+A cap holds for releases that are chosen after seeing earlier ones. Releases of a plan
+that is fixed before the first charge are accounted for exactly; everything else goes
+through a filter (:mod:`botorch_dp.privacy.filters`).
 """
 
-import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from botorch_dp._checks import check_count
-from botorch_dp.exceptions import (
-    BudgetExceededError,
-    InvalidArgumentError,
-    LedgerError,
-)
-from botorch_dp.privacy._sqlite import SQLiteStore
-from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
+from botorch_dp._checks import check_choice
+from botorch_dp.exceptions import InvalidArgumentError, LedgerError
+from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.events import PrivacyEvent, check_event
+from botorch_dp.privacy.cap import CapCounter
+from botorch_dp.privacy.entries import (
+    UNITS,
+    LedgerEntry,
+    LedgerPlan,
+    Releases,
+    check_plan,
+    read_row,
+)
+from botorch_dp.privacy.events import PrivacyEvent
+from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+from botorch_dp.privacy.stores import MemoryStore, SQLiteStore, start
 
 DEFAULT_DELTA = 1e-5
+
+# One lock for all ledgers of a process: a fork waits for it, so that a child inherits
+# neither a lock that nobody will release nor an open connection.
+_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire,
+        after_in_parent=_LOCK.release,
+        after_in_child=_LOCK.release,
+    )
 
 
 class Chargeable(Protocol):
@@ -39,32 +58,10 @@ class Chargeable(Protocol):
         mechanism: str = "",
         adjacency: str = "replace_one",
         noise: str = "system",
+        unit: str = "record",
     ) -> Any:
         """Record the cost, or raise and record nothing."""
         ...
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
-    """One charge.
-
-    Attributes:
-        number: Its position in the ledger, from 1.
-        time: When it was charged (UTC, ISO 8601).
-        event: What one release cost.
-        count: How many releases.
-        mechanism: Which mechanism charged it.
-        adjacency: For which neighbouring data sets the cost is stated.
-        noise: The name of the noise source.
-    """
-
-    number: int
-    time: str
-    event: PrivacyEvent
-    count: int
-    mechanism: str
-    adjacency: str
-    noise: str
 
 
 class Ledger:
@@ -75,6 +72,10 @@ class Ledger:
             processes may share it. None keeps it in memory.
         cap: The budget that must not be passed. A file remembers its cap: when opened
             again, leave it out or give the same one.
+        filter: How an ``ApproxDP`` cap counts releases that were chosen after seeing
+            earlier ones: ``"gdp"``, ``"renyi"`` or ``"basic"``. By default the first
+            charge or plan decides: ``"gdp"`` if it is Gaussian, ``"basic"`` if it has
+            deltas of its own, otherwise ``"renyi"``. Other caps have one filter each.
 
     Raises:
         LedgerError: If the file is not a sound ledger, or has another cap.
@@ -91,7 +92,11 @@ class Ledger:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, cap: Guarantee | None = None
+        self,
+        path: str | os.PathLike[str] | None = None,
+        cap: Guarantee | None = None,
+        *,
+        filter: str | None = None,
     ) -> None:
         if not isinstance(path, str | os.PathLike | None):
             raise InvalidArgumentError(
@@ -99,21 +104,40 @@ class Ledger:
             )
         if cap is not None:
             check_guarantee("cap", cap)
-        self._cap = cap
-        self._store: _MemoryStore | SQLiteStore
-        if path is None:
-            self._store = _MemoryStore()
-        else:
-            self._store = SQLiteStore(path, _to_json(cap))
-            self._cap = self._stored_cap(cap)
-        self._lock = threading.RLock()
-        self._forget()
-        self._refresh()
+        if filter is not None:
+            check_choice("filter", filter, FILTERS)
+            if not isinstance(cap, ApproxDP) and path is None:
+                raise InvalidArgumentError(
+                    f"filter must be None unless cap is an ApproxDP, got {filter!r} "
+                    f"with cap={cap!r}."
+                )
+        header = {
+            "ledger": 2,
+            "id": uuid.uuid4().hex,
+            "cap": None if cap is None else cap.to_dict(),
+            "filter": filter,
+        }
+        self._store: MemoryStore | SQLiteStore
+        with _LOCK:
+            if path is None:
+                self._store = MemoryStore(json.dumps(header))
+            else:
+                self._store = SQLiteStore(path, json.dumps(header))
+            self._read_header(cap, filter)
+            self._head = start(self._store.header)
+            self._entries: list[LedgerEntry] = []
+            self._plan: LedgerPlan | None = None
+            self._refresh()
 
     @property
     def path(self) -> str | None:
         """The file, or None in memory."""
-        return str(self._store.path) if isinstance(self._store, SQLiteStore) else None
+        return None if self._store.path is None else str(self._store.path)
+
+    @property
+    def id(self) -> str:
+        """A random name that tells this ledger from all others."""
+        return self._id
 
     @property
     def cap(self) -> Guarantee | None:
@@ -121,20 +145,47 @@ class Ledger:
         return self._cap
 
     @property
+    def filter(self) -> str | None:
+        """How charges are counted under the cap; None while that is undecided."""
+        with _LOCK:
+            self._refresh()
+            return None if self._counter is None else self._counter.filter
+
+    @property
+    def digest(self) -> str:
+        """The digest of the header and of all rows so far, in hexadecimal."""
+        with _LOCK:
+            self._refresh()
+            return self._head.digest
+
+    @property
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Every charge so far, those of other processes included."""
-        with self._lock:  # a charge refused in another thread starts the list over
+        with _LOCK:
             self._refresh()
             return tuple(self._entries)
 
     @property
+    def plan(self) -> LedgerPlan | None:
+        """The plan that was made before the first charge, if there is one."""
+        with _LOCK:
+            self._refresh()
+            return self._plan
+
+    @property
     def adjacency(self) -> str | None:
         """The adjacency of all charges, None while there are none."""
-        entries = self.entries
-        return entries[0].adjacency if entries else None
+        return self._of_first_row("adjacency")
+
+    @property
+    def unit(self) -> str | None:
+        """Who all charges protect, None while there are none."""
+        return self._of_first_row("unit")
 
     def __len__(self) -> int:
-        return len(self.entries)
+        with _LOCK:
+            self._refresh()
+            return len(self._entries)
 
     def charge(
         self,
@@ -144,6 +195,9 @@ class Ledger:
         mechanism: str = "",
         adjacency: str = "replace_one",
         noise: str = "system",
+        unit: str = "record",
+        run: str = "",
+        condition: str | None = None,
     ) -> LedgerEntry:
         """Record the cost of ``count`` releases, or refuse it.
 
@@ -156,39 +210,102 @@ class Ledger:
             mechanism: The name to record.
             adjacency: One of ``"replace_one"``, ``"zero_out"``,
                 ``"add_or_remove_one"``; the same for all charges.
-            noise: The name of the noise source to record.
+            noise: The noise source: ``"system"``, ``"secure"`` or ``"seeded"``.
+            unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``; the same
+                for all charges.
+            run: The name of the run that the charge belongs to.
+            condition: What the cost holds under, in words, if not in the worst case.
 
         Raises:
             BudgetExceededError: If the cap would be passed; nothing is recorded.
         """
-        check_event(event, adjacency)
-        charge = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": event.to_dict(),
-            "count": check_count("count", count),
-            "mechanism": mechanism,
-            "adjacency": adjacency,
-            "noise": noise,
-        }
-        with self._lock:
-            try:
-                with self._store.transaction() as transaction:
-                    self._compose(transaction.read_after(len(self._entries)))
-                    self._refuse_other_adjacency(adjacency)
-                    self._refuse_overspending(event, count)
-                    number = transaction.append(charge)
-                # Only what is committed is composed: a failed commit leaves no trace.
-                self._compose(self._store.read_after(len(self._entries)))
-            except BaseException:
-                self._forget()
-                raise
-            return self._entries[number - 1]
+        entry = LedgerEntry(  # checks all of it: what is appended can be read again
+            number=1,
+            time=_now(),
+            event=event,
+            count=count,
+            mechanism=mechanism,
+            adjacency=adjacency,
+            noise=noise,
+            unit=unit,
+            run=run,
+            condition=condition,
+        )
+        releases = ((event, entry.count),)
+        fits_exactly = self._fits_exactly(releases)
+        with _LOCK:
+            with self._store.transaction() as transaction:
+                self._compose(transaction.read_after(self._head))
+                self._refuse_other_neighbours(adjacency, unit)
+                rows = [*self._plan_rows(releases, entry, fits_exactly), entry.to_row()]
+                head = self._head
+                for row in rows:
+                    head = head.then(row)
+                    transaction.append(row, head)
+            # Only what is committed is composed: a failed commit leaves no trace.
+            self._compose(rows)
+            return self._entries[-1]
+
+    def reserve(
+        self,
+        releases: Iterable[tuple[PrivacyEvent, int]],
+        *,
+        adjacency: str = "replace_one",
+        unit: str = "record",
+        run: str = "",
+    ) -> None:
+        """Raise unless a whole plan of releases fits under the cap.
+
+        Call it before the first release of a plan whose events and counts are fixed. On
+        a ledger without charges the plan is accounted for exactly. If it fits only so,
+        the ledger is committed to it: it takes the plan's charges and no others. In all
+        other cases nothing is set aside, and each charge passes the filter.
+
+        Args:
+            releases: What each release costs, and how many there are of it.
+            adjacency: The neighbouring data sets for which the costs are stated.
+            unit: Who is protected.
+            run: The name of the run that makes the plan.
+
+        Raises:
+            BudgetExceededError: If the plan does not fit; nothing is recorded.
+
+        Example:
+            >>> from botorch_dp.privacy import GaussianEvent, PureEvent
+            >>> ledger = Ledger(cap=ApproxDP(epsilon=1.0, delta=1e-5))
+            >>> ledger.reserve([(GaussianEvent(6.0), 1), (PureEvent(0.3), 1)])
+            >>> ledger.plan.committed
+            False
+        """
+        releases = tuple(releases)
+        check_plan(releases, adjacency)
+        plan = LedgerPlan(
+            time=_now(),
+            releases=releases,
+            adjacency=adjacency,
+            unit=check_choice("unit", unit, UNITS),
+            run=run,
+            filter="",
+            committed=False,
+        )
+        fits_exactly = self._fits_exactly(releases)
+        with _LOCK:
+            with self._store.transaction() as transaction:
+                self._compose(transaction.read_after(self._head))
+                self._refuse_other_neighbours(adjacency, unit)
+                rows = self._plan_rows(releases, plan, fits_exactly)
+                for row in rows:
+                    transaction.append(row, self._head.then(row))
+            self._compose(rows)
 
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
-        if self._cap is None:
-            return True
-        return self.accountant().plus(event, count).within(self._cap)
+        releases = ((event, count),)
+        with _LOCK:
+            self._refresh()
+            if self._counter is None or self._counter.admits(releases):
+                return True
+        return self._fits_exactly(releases)
 
     def accountant(self) -> PrivacyAccountant:
         """Return a new accountant that has composed every charge."""
@@ -205,21 +322,22 @@ class Ledger:
             delta: At which to report epsilon; by default the cap's, or 1e-5.
         """
         entries, delta = self.entries, self._delta_or_default(delta)
-        accountant = accountant_of(entries)
-        spent = accountant.spent(delta)
+        spent = accountant_of(entries).spent(delta)
         lines = [
             f"Privacy ledger ({self.path or 'in memory'}): {len(entries)} charge(s)",
             f"  spent  epsilon={spent.amount:.6g} at delta={delta:.6g}, "
             f"by {spent.method}",
         ]
-        if self._cap is not None:
-            used = accountant.spent_of(self._cap)
-            limit = budget_limit(self._cap)
+        if self._counter is not None:
+            used, limit = self._counter.counted(), self._counter.limit
             left = used.left(limit)
-            lines.append(f"  cap    {self._cap!r}")
+            lines.append(f"  cap    {self._cap!r}, counted by {used.method}")
             lines.append(
                 f"  left   {used.unit}={left:.6g} of {limit:.6g} ({left / limit:.1%})"
             )
+        if self._plan is not None and self._plan.committed:
+            planned = ", ".join(f"{n} x {event!r}" for event, n in self._plan.releases)
+            lines.append(f"  plan   {planned}; nothing else is accepted")
         groups: dict[tuple[str, PrivacyEvent, str], list[LedgerEntry]] = {}
         for entry in entries:
             key = (entry.mechanism, entry.event, entry.noise)
@@ -244,97 +362,112 @@ class Ledger:
                 "A ledger in memory cannot be sent to another process, where it would "
                 "be charged unseen: give it a path."
             )
-        return (_reopen, (self.path,))
+        return (_reopen, (self.path, self._id))
 
     def __sklearn_clone__(self) -> "Ledger":
         return self  # clones of an estimator spend from the same budget
 
-    def _refuse_overspending(self, event: PrivacyEvent, count: int) -> None:
-        if self._cap is None or self._accountant.plus(event, count).within(self._cap):
-            return
-        before = self._accountant.spent_of(self._cap)
-        after = self._accountant.plus(event, count).spent_of(self._cap)
-        raise BudgetExceededError(
-            f"{count} x {event!r} would bring the spending from {before.unit}="
-            f"{before.amount:.8g} to {after.amount:.8g}, past the cap {self._cap!r}. "
-            "Nothing was recorded and nothing drawn."
-        )
+    def _fits_exactly(self, releases: Releases) -> bool:
+        """Return whether a plan fits by exact accounting, if that may decide.
 
-    def _refuse_other_adjacency(self, adjacency: str) -> None:
-        if self._entries and self._entries[0].adjacency != adjacency:
+        Exact accounting takes seconds, so nobody may wait for it: it depends on the
+        plan alone, and whether it decides is looked at again in the transaction.
+        """
+        counter = self._counter
+        if counter is None:
+            return True
+        with _LOCK:
+            self._refresh()
+            if not counter.is_untouched or counter.admits(releases):
+                return False
+        return counter.fits_exactly(releases)
+
+    def _plan_rows(
+        self, releases: Releases, source: LedgerEntry | LedgerPlan, exactly: bool
+    ) -> list[str]:
+        """Return the row of a plan, if one has to be recorded, or refuse."""
+        if self._counter is None:
+            return []
+        plan = self._counter.plan_needed(releases, source, exactly=exactly)
+        return [] if plan is None else [plan.to_row()]
+
+    def _refuse_other_neighbours(self, adjacency: str, unit: str) -> None:
+        """Raise if a charge is about other neighbours than those before."""
+        first = self._first_row()
+        if first is None:
+            return
+        if first.adjacency != adjacency:
             raise InvalidArgumentError(
-                f"adjacency must be {self._entries[0].adjacency!r}, as of the charges "
+                f"adjacency must be {first.adjacency!r}, as of the charges "
                 f"before, got {adjacency!r}: guarantees for different neighbours do "
                 "not compose."
             )
+        if first.unit != unit:
+            raise InvalidArgumentError(
+                f"unit must be {first.unit!r}, as of the charges before, got {unit!r}: "
+                "what protects one of them says little about the other. Give each its "
+                "own ledger."
+            )
+
+    def _first_row(self) -> LedgerEntry | LedgerPlan | None:
+        return self._entries[0] if self._entries else self._plan
+
+    def _of_first_row(self, name: str) -> str | None:
+        with _LOCK:
+            self._refresh()
+            first = self._first_row()
+            return None if first is None else str(getattr(first, name))
 
     def _refresh(self) -> None:
         """Compose what this process has not yet seen."""
-        with self._lock:
-            try:
-                self._compose(self._store.read_after(len(self._entries)))
-            except BaseException:
-                self._forget()
-                raise
+        self._compose(self._store.read_after(self._head))
 
-    def _compose(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
-        for number, charge in rows:
+    def _compose(self, rows: Iterable[str]) -> None:
+        for row in rows:
             try:
-                event = PrivacyEvent.from_dict(charge["event"])
-                entry = LedgerEntry(number=number, **{**charge, "event": event})
-            except (KeyError, TypeError, InvalidArgumentError) as error:
+                item = read_row(row, number=len(self._entries) + 1)
+            except (KeyError, TypeError, ValueError) as error:
                 raise LedgerError(
-                    f"Row {number} of the ledger is damaged: {error!r}."
+                    f"Row {self._head.number + 1} of the ledger is damaged: {error!r}."
                 ) from error
-            if number != len(self._entries) + 1:
-                raise LedgerError(f"Row {number - 1} of the ledger is lost.")
-            self._accountant.compose(entry.event, entry.count)
-            self._entries.append(entry)
+            if isinstance(item, LedgerPlan):
+                self._plan = item
+                if self._counter is not None:
+                    self._counter.take_plan(item)
+            else:
+                self._entries.append(item)
+                if self._counter is not None:
+                    self._counter.take_charge(item)
+            self._head = self._head.then(row)
 
-    def _forget(self) -> None:
-        """Start over with what the store holds, which is the truth."""
-        self._entries: list[LedgerEntry] = []
-        self._accountant = PrivacyAccountant()
-
-    def _stored_cap(self, cap: Guarantee | None) -> Guarantee | None:
-        assert isinstance(self._store, SQLiteStore)
-        stored = self._store.cap
-        stored_cap = None if stored is None else Guarantee.from_dict(json.loads(stored))
-        if cap is not None and cap != stored_cap:
+    def _read_header(self, cap: Guarantee | None, filter: str | None) -> None:
+        try:
+            header = json.loads(self._store.header)
+            state, stored_filter = header["cap"], header["filter"]
+            self._id = str(header["id"])
+            self._cap = None if state is None else Guarantee.from_dict(state)
+        except (KeyError, TypeError, ValueError) as error:
             raise LedgerError(
-                f"The ledger {self._store.path} has the cap {stored_cap!r}, which is "
-                f"final; got cap={cap!r}. Open it without cap, or give another path."
+                f"The ledger {self.path} is damaged: its header cannot be read."
+            ) from error
+        if cap is not None and cap != self._cap:
+            raise LedgerError(
+                f"The ledger {self.path} has the cap {self._cap!r}, which is final; "
+                f"got cap={cap!r}. Open it without cap, or give another path."
             )
-        return stored_cap
+        if filter is not None and filter != stored_filter:
+            raise LedgerError(
+                f"The ledger {self.path} was made with filter={stored_filter!r}, which "
+                f"is final; got {filter!r}. Open it without filter."
+            )
+        self._counter = None
+        if self._cap is not None:
+            self._counter = CapCounter(self._cap, stored_filter)
 
     def _delta_or_default(self, delta: float | None) -> float:
         if delta is not None:
             return delta
         return self._cap.delta if isinstance(self._cap, ApproxDP) else DEFAULT_DELTA
-
-
-class _MemoryStore:
-    """The same rows as :class:`SQLiteStore`, in a list."""
-
-    def __init__(self) -> None:
-        self._charges: list[dict[str, Any]] = []
-        self._pid = os.getpid()
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator["_MemoryStore"]:
-        if self._pid != os.getpid():
-            raise LedgerError(
-                "A ledger in memory was carried into another process, where its parent "
-                "would not see what is charged: give it a path."
-            )
-        yield self
-
-    def append(self, charge: dict[str, Any]) -> int:
-        self._charges.append(charge)
-        return len(self._charges)
-
-    def read_after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
-        return list(enumerate(self._charges[number:], start=number + 1))
 
 
 def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
@@ -345,12 +478,15 @@ def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
     return accountant
 
 
-def _reopen(path: str) -> Ledger:
-    """Unpickle: never a new, empty ledger in place of one that has moved."""
+def _reopen(path: str, identity: str) -> Ledger:
+    """Unpickle: never another ledger, or a new one, in place of one that has moved."""
     if not os.path.exists(path):
         raise LedgerError(f"The ledger {path} is not there any more.")
-    return Ledger(path)
+    ledger = Ledger(path)
+    if ledger.id != identity:
+        raise LedgerError(f"The ledger {path} was replaced by another one.")
+    return ledger
 
 
-def _to_json(cap: Guarantee | None) -> str | None:
-    return None if cap is None else json.dumps(cap.to_dict())
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -32,6 +32,7 @@ from botorch_dp.privacy.calibration import (
     laplace_scale,
     zcdp_noise_std,
 )
+from botorch_dp.privacy.entries import UNITS
 from botorch_dp.privacy.events import (
     ADJACENCIES,
     GaussianEvent,
@@ -56,6 +57,8 @@ class Mechanism(ABC):
             ``"replace_one"``, ``"zero_out"`` or ``"add_or_remove_one"``.
         generator: Seeds the noise: for experiments only.
         secure: True, or a :class:`SecureNoise`, for exact discrete noise.
+        unit: Whose data neighbouring data sets differ in: ``"record"``, ``"user"`` or
+            ``"agent"``.
     """
 
     name: ClassVar[str]
@@ -66,8 +69,10 @@ class Mechanism(ABC):
         adjacency: str = "replace_one",
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
+        unit: str = "record",
     ) -> None:
         self.adjacency = check_choice("adjacency", adjacency, ADJACENCIES)
+        self.unit = check_choice("unit", unit, UNITS)
         self.noise_source = make_noise_source(generator, secure)
 
     def _charge(
@@ -85,6 +90,7 @@ class Mechanism(ABC):
             mechanism=self.name,
             adjacency=self.adjacency,
             noise=self.noise_source.name,
+            unit=self.unit,
         )
 
 
@@ -97,6 +103,8 @@ class CalibratedMechanism(Mechanism):
         adjacency: For which neighbours the sensitivity is stated.
         generator: Seeds the noise: for experiments only.
         secure: Exact discrete noise.
+        unit: Whose data neighbouring data sets differ in: ``"record"``, ``"user"`` or
+            ``"agent"``.
     """
 
     def __init__(
@@ -107,8 +115,11 @@ class CalibratedMechanism(Mechanism):
         adjacency: str = "replace_one",
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
+        unit: str = "record",
     ) -> None:
-        super().__init__(adjacency=adjacency, generator=generator, secure=secure)
+        super().__init__(
+            adjacency=adjacency, generator=generator, secure=secure, unit=unit
+        )
         self.sensitivity = check_positive("sensitivity", sensitivity)
         self.guarantee = check_guarantee("guarantee", guarantee)
         self._calibrate()

@@ -41,6 +41,7 @@ class ExponentialMechanism(CalibratedMechanism):
         adjacency: For which neighbours the sensitivity is stated.
         generator: Seeds the noise: for experiments only.
         secure: Exact Gumbel noise; then all candidates are held at once.
+        unit: Whose data neighbouring data sets differ in.
 
     Example:
         >>> from botorch_dp.privacy import Ledger, PureDP
@@ -61,6 +62,7 @@ class ExponentialMechanism(CalibratedMechanism):
         adjacency: str = "replace_one",
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
+        unit: str = "record",
     ) -> None:
         if monotone and adjacency == "replace_one":
             raise InvalidArgumentError(
@@ -74,6 +76,7 @@ class ExponentialMechanism(CalibratedMechanism):
             adjacency=adjacency,
             generator=generator,
             secure=secure,
+            unit=unit,
         )
 
     def _calibrate(self) -> None:

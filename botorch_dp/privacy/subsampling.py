@@ -53,6 +53,7 @@ class SubsampledGaussianMechanism(Mechanism):
         adjacency: ``"zero_out"`` (default) or ``"add_or_remove_one"`` for a Poisson
             sample; ``"replace_one"`` for a subset of fixed size.
         generator: Seeds the noise and the sample: for experiments only.
+        unit: What a row is: ``"record"``, ``"user"`` or ``"agent"``.
 
     Example:
         >>> from botorch_dp.privacy import Ledger
@@ -79,6 +80,7 @@ class SubsampledGaussianMechanism(Mechanism):
         adjacency: str | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
+        unit: str = "record",
     ) -> None:
         if secure:
             raise InvalidArgumentError(
@@ -94,7 +96,7 @@ class SubsampledGaussianMechanism(Mechanism):
             )
         possible = ("zero_out", "add_or_remove_one") if poisson else ("replace_one",)
         adjacency = check_choice("adjacency", adjacency or possible[0], possible)
-        super().__init__(adjacency=adjacency, generator=generator)
+        super().__init__(adjacency=adjacency, generator=generator, unit=unit)
         self.noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.sensitivity = self.clip_norm if poisson else 2 * self.clip_norm

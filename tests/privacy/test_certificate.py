@@ -20,12 +20,22 @@ from botorch_dp.privacy import ApproxEvent, AssumedEvent, GaussianEvent
 
 
 @pytest.fixture
-def ledger(generator, double):
-    ledger = Ledger(cap=ApproxDP(8.0, 1e-6))
-    mechanism = GaussianMechanism(GDP(0.5), sensitivity=1.0, generator=generator)
-    for _ in range(4):
-        mechanism.release(torch.zeros(2, **double), ledger=ledger)
-    return ledger
+def make_ledger(generator, double):
+    def make(unit="record"):
+        ledger = Ledger(cap=ApproxDP(8.0, 1e-6))
+        mechanism = GaussianMechanism(
+            GDP(0.5), sensitivity=1.0, generator=generator, unit=unit
+        )
+        for _ in range(4):
+            mechanism.release(torch.zeros(2, **double), ledger=ledger)
+        return ledger
+
+    return make
+
+
+@pytest.fixture
+def ledger(make_ledger):
+    return make_ledger()
 
 
 class TestContent:
@@ -37,11 +47,10 @@ class TestContent:
         for delta, epsilon in certificate.epsilons.items():
             assert epsilon == pytest.approx(GDP(1.0).epsilon(delta))
 
-    def test_text_says_who_how_and_under_what(self, ledger):
+    def test_text_says_who_how_and_under_what(self, make_ledger):
         text = str(
             Certificate.from_ledger(
-                ledger,
-                unit="user",
+                make_ledger(unit="user"),
                 assumptions=("under the GP prior of k",),
                 parameters={"clip_norm": 1.0},
             )
@@ -67,11 +76,28 @@ class TestContent:
         ledger = Ledger()
         ledger.charge(GaussianEvent(1.0), mechanism="gaussian, run 1")
         ledger.charge(
-            AssumedEvent(0.1, 0.01), mechanism="laplace assuming smooth losses, run 2"
+            AssumedEvent(0.1, 0.01), mechanism="laplace", condition="smooth losses"
         )
         text = str(Certificate.from_ledger(ledger))
         assert "worst case over all" not in text
         assert "NOT worst case: some releases hold assuming smooth losses" in text
+
+    def test_an_assumed_event_is_never_worst_case_whatever_it_is_called(self):
+        ledger = Ledger()
+        ledger.charge(AssumedEvent(0.1, 0.01), mechanism="laplace")
+        text = str(Certificate.from_ledger(ledger))
+        assert "worst case over all" not in text
+        assert "NOT worst case: some releases hold under an assumption" in text
+
+    def test_the_unit_is_that_of_the_charges(self, make_ledger):
+        certificate = Certificate.from_ledger(make_ledger(unit="agent"))
+        assert certificate.unit == "agent"
+        with pytest.raises(InvalidArgumentError, match=r"unit.*'agent'.*'record'"):
+            Certificate.from_ledger(make_ledger(unit="agent"), unit="record")
+
+    def test_says_that_it_counts_its_ledger_alone(self, ledger):
+        text = str(Certificate.from_ledger(ledger))
+        assert "counts what its ledger was charged, nothing else" in text
 
     def test_not_private(self):
         certificate = Certificate.not_private("it peeks", parameters={"steps": 3})
@@ -188,6 +214,5 @@ class TestBadInput:
 
     def test_noise(self):
         ledger = Ledger()
-        ledger.charge(GaussianEvent(1.0), noise="dice")
         with pytest.raises(InvalidArgumentError, match=r"noise.*'dice'"):
-            Certificate.from_ledger(ledger)
+            ledger.charge(GaussianEvent(1.0), noise="dice")

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import signal
 import sqlite3
 import threading
@@ -29,13 +30,18 @@ from botorch_dp.exceptions import (
     LedgerError,
 )
 from botorch_dp.privacy import (
+    AssumedEvent,
     FixedSizeGaussianEvent,
     GaussianEvent,
     LaplaceEvent,
     PoissonGaussianEvent,
+    PrivacyAccountant,
+    PrivacyEvent,
     PureEvent,
+    SubsampledGaussianMechanism,
 )
-from botorch_dp.privacy import _sqlite as sqlite_store
+from botorch_dp.privacy.stores import sqlite as sqlite_store
+from botorch_dp.privacy.stores import start
 
 FORK = multiprocessing.get_context("fork")
 
@@ -122,6 +128,62 @@ class TestCharging:
             ledger.charge(GaussianEvent(1.0))
         assert len(ledger) == 1
 
+    def test_one_unit(self, make_ledger, double):
+        # An agent with 50 records is not protected as a record is.
+        ledger = make_ledger()
+        assert ledger.unit is None
+        ledger.charge(GaussianEvent(1.0), unit="record", adjacency="zero_out")
+        agents = SubsampledGaussianMechanism(
+            noise_multiplier=1.0, clip_norm=1.0, sampling_rate=0.1, unit="agent"
+        )
+        with pytest.raises(InvalidArgumentError, match=r"unit.*'record'.*'agent'"):
+            agents.release(torch.zeros(5, 2, **double), ledger=ledger)
+        with pytest.raises(InvalidArgumentError, match=r"unit.*'record'.*'agent'"):
+            ledger.reserve(
+                [(GaussianEvent(1.0), 1)], adjacency="zero_out", unit="agent"
+            )
+        assert len(ledger) == 1
+        assert ledger.unit == "record"
+
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"event": PrivacyEvent()}, "event"),
+            ({"event": type("Mine", (GaussianEvent,), {})(1.0)}, "library's own"),
+            ({"event": type("Own", (PrivacyEvent,), {})()}, "library's own"),
+            ({"count": 10**400}, "count.*401 digits"),
+            ({"count": 2**53 + 1}, "count"),
+            ({"noise": "numpy"}, "noise.*'numpy'"),
+            ({"unit": "row"}, "unit.*'row'"),
+            ({"mechanism": 3}, "mechanism.*3"),
+            ({"run": None}, "run.*None"),
+            ({"condition": 1.0}, "condition"),
+        ],
+    )
+    def test_nothing_is_appended_that_cannot_be_read_again(
+        self, make_ledger, arguments, match
+    ):
+        ledger = make_ledger(GDP(5.0))
+        with pytest.raises(InvalidArgumentError, match=match):
+            ledger.charge(**{"event": GaussianEvent(1.0), **arguments})
+        ledger.charge(GaussianEvent(1.0), mechanism="\ud800")  # half a character
+        assert [entry.event for entry in ledger.entries] == [GaussianEvent(1.0)]
+        if ledger.path:
+            assert Ledger(ledger.path).entries == ledger.entries
+
+    def test_a_charge_takes_as_long_after_many_different_ones(self, make_ledger):
+        # Counted, not timed: what is composed again does not grow with the ledger.
+        ledger = make_ledger(ApproxDP(8.0, 1e-5))
+        costs = []
+        ledger.charge(GaussianEvent(1e4))
+        cost = ledger._counter._filter.cost
+        ledger._counter._filter.cost = lambda event: costs.append(event) or cost(event)
+        for number in range(1, 21):
+            ledger.charge(GaussianEvent(1e4 + number))
+            with pytest.raises(BudgetExceededError):
+                ledger.charge(GaussianEvent(1e-3))
+        assert len(costs) <= 20 * 8
+
     def test_threads_share_a_cap(self, make_ledger):
         ledger = make_ledger(PureDP(1.0))
         refused = []
@@ -178,6 +240,147 @@ class TestCharging:
     def test_bad_cap(self):
         with pytest.raises(InvalidArgumentError, match=r"cap.*1\.0"):
             Ledger(cap=1.0)
+
+
+class TestPlans:
+    """A plan that is fixed before the first charge is accounted for exactly."""
+
+    EVENT = PoissonGaussianEvent(1.0, 0.1)
+
+    @pytest.fixture
+    def cap(self):
+        accountant = PrivacyAccountant()
+        accountant.compose(self.EVENT, 30)
+        return ApproxDP(accountant.get_epsilon(1e-5) * 1.0001, 1e-5)
+
+    def test_only_exact_accounting_admits_it(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        ledger.reserve([(self.EVENT, 30)], adjacency="zero_out", run="r")
+        assert ledger.plan.committed
+        assert ledger.plan.run == "r"
+        assert ledger.adjacency == "zero_out"
+        for _ in range(30):
+            ledger.charge(self.EVENT, adjacency="zero_out")
+        with pytest.raises(BudgetExceededError, match="committed"):
+            ledger.charge(self.EVENT, adjacency="zero_out")
+        with pytest.raises(BudgetExceededError, match="committed"):
+            ledger.charge(GaussianEvent(1e9), adjacency="zero_out")
+        assert ledger.spent() <= cap.epsilon
+        assert "30 x PoissonGaussianEvent" in str(ledger)
+
+    def test_without_a_plan_the_filter_stops_earlier(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        while ledger.allows(self.EVENT):
+            ledger.charge(self.EVENT, adjacency="zero_out")
+        assert 10 < len(ledger) < 30
+        with pytest.raises(BudgetExceededError, match="Renyi filter"):
+            ledger.charge(self.EVENT, adjacency="zero_out")
+
+    def test_a_single_charge_is_its_own_plan(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        ledger.charge(self.EVENT, count=30, adjacency="zero_out")
+        assert ledger.plan.committed
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(GaussianEvent(1e9), adjacency="zero_out")
+
+    def test_no_plan_is_exact_after_something_was_seen(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        ledger.charge(GaussianEvent(1e9), adjacency="zero_out")
+        assert not ledger.plan.committed
+        with pytest.raises(BudgetExceededError, match="would bring it to"):
+            ledger.reserve([(self.EVENT, 30)], adjacency="zero_out")
+        assert not ledger.allows(self.EVENT, 30)
+
+    def test_a_plan_is_remembered(self, tmp_path, cap):
+        ledger = Ledger(tmp_path / "l.db", cap)
+        ledger.reserve([(self.EVENT, 30)], adjacency="zero_out")
+        ledger.charge(self.EVENT, count=10, adjacency="zero_out")
+        again = Ledger(tmp_path / "l.db")
+        assert again.plan == ledger.plan
+        assert again.allows(self.EVENT, 20)
+        assert not again.allows(self.EVENT, 21)
+
+    def test_gaussian_releases_may_be_divided_otherwise(self, make_ledger):
+        plan = [(self.EVENT, 30), (GaussianEvent(2.0), 1)]
+        accountant = PrivacyAccountant()
+        for event, count in plan:
+            accountant.compose(event, count)
+        ledger = make_ledger(ApproxDP(accountant.get_epsilon(1e-5) * 1.0001, 1e-5))
+        ledger.reserve(plan, adjacency="zero_out")
+        for _ in range(4):  # four times mu = 1/4 is mu = 1/2
+            ledger.charge(GaussianEvent(4.0), adjacency="zero_out")
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(GaussianEvent(100.0), adjacency="zero_out")
+        ledger.charge(self.EVENT, count=30, adjacency="zero_out")
+
+    def test_a_plan_that_passes_the_filter_reserves_nothing(self, make_ledger):
+        ledger = make_ledger(ApproxDP(1.0, 1e-5))
+        ledger.reserve([(GaussianEvent(100.0), 10)])
+        assert not ledger.plan.committed
+        assert ledger.filter == "gdp"
+        ledger.charge(GaussianEvent(5.0))  # of another plan
+        assert len(ledger) == 1
+
+    def test_too_large(self, make_ledger):
+        ledger = make_ledger(ApproxDP(1.0, 1e-5))
+        with pytest.raises(BudgetExceededError, match="its cap is ApproxDP"):
+            ledger.reserve([(GaussianEvent(1.0), 1)])
+        assert ledger.plan is None
+        with pytest.raises(BudgetExceededError, match="another kind"):
+            Ledger(cap=PureDP(1.0)).reserve([(GaussianEvent(1.0), 1)])
+        Ledger().reserve([(GaussianEvent(1e-3), 1)])  # no cap, no limit
+
+    @pytest.mark.parametrize(
+        ("cap", "filter", "match"),
+        [
+            (GDP(1.0), "gdp", "filter must be None unless"),
+            (None, "gdp", "filter must be None unless"),
+            (ApproxDP(1.0, 1e-5), "rdp", "filter must be one of"),
+        ],
+    )
+    def test_bad_filters(self, cap, filter, match):
+        with pytest.raises(InvalidArgumentError, match=match):
+            Ledger(cap=cap, filter=filter)
+
+    def test_a_stated_filter_is_final(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", ApproxDP(1.0, 1e-5), filter="renyi")
+        ledger.charge(GaussianEvent(100.0))
+        assert Ledger(tmp_path / "l.db").filter == "renyi"
+        with pytest.raises(LedgerError, match=r"'renyi'.*'gdp'"):
+            Ledger(tmp_path / "l.db", filter="gdp")
+
+    @pytest.mark.parametrize(
+        ("event", "adjacency", "name"),
+        [
+            (GaussianEvent(100.0), "zero_out", "gdp"),
+            (LaplaceEvent(100.0), "zero_out", "renyi"),
+            (PoissonGaussianEvent(5.0, 0.01), "zero_out", "renyi"),
+            (AssumedEvent(0.1, 1e-6), "zero_out", "basic"),
+        ],
+    )
+    def test_the_first_charge_decides(self, make_ledger, event, adjacency, name):
+        ledger = make_ledger(ApproxDP(1.0, 1e-5))
+        assert ledger.filter is None
+        ledger.charge(event, adjacency=adjacency)
+        assert ledger.filter == name
+
+    def test_a_cap_is_met_exactly_by_what_it_equals(self, make_ledger):
+        make_ledger(ApproxDP(1.0, 1e-5)).charge(AssumedEvent(1.0, 1e-5))
+
+    def test_accounting_of_a_plan_does_not_hold_the_lock(self, tmp_path, monkeypatch):
+        ledger = Ledger(tmp_path / "l.db", ApproxDP(1.0, 1e-5))
+        other = Ledger(tmp_path / "l.db")
+        within = PrivacyAccountant.within
+
+        def slowly(accountant, budget):
+            assert other.charge(GaussianEvent(100.0), adjacency="zero_out")
+            return within(accountant, budget)
+
+        monkeypatch.setattr(PrivacyAccountant, "within", slowly)
+        # Nothing had been charged when it began; now something has.
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PoissonGaussianEvent(0.5, 0.5), adjacency="zero_out")
+        assert len(ledger) == 1
 
 
 class TestSummary:
@@ -239,19 +442,19 @@ class TestFile:
         copy.write_bytes((tmp_path / "l.db").read_bytes())
         assert len(Ledger(copy)) == 1
 
-    def test_uses_wal_and_full_sync(self, tmp_path):
+    def test_journal_whose_locks_belong_to_the_file_and_extra_sync(self, tmp_path):
         ledger = Ledger(tmp_path / "l.db")
         with ledger._store._connection() as connection:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
 
     @pytest.mark.parametrize(
         "statement",
         [
-            "DELETE FROM charges",
-            "UPDATE charges SET charge = '{}'",
-            "DELETE FROM properties",
-            "UPDATE properties SET value = '{}'",
+            "DELETE FROM rows",
+            "UPDATE rows SET text = '{}'",
+            "DELETE FROM header",
+            "UPDATE header SET text = '{}'",
         ],
     )
     def test_append_only(self, tmp_path, statement):
@@ -302,7 +505,7 @@ class TestFile:
         def failing(store):
             with store._connection() as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                yield sqlite_store.SQLiteTransaction(connection)
+                yield sqlite_store.SQLiteTransaction(connection, store)
                 raise error("disk full")
 
         with monkeypatch.context() as patched:
@@ -335,6 +538,136 @@ class TestFile:
         assert len(ledger) == 1
 
 
+def append_text(connection, text):
+    """Append a row with the right digest, as whoever knows the format could."""
+    (header,) = connection.execute("SELECT text FROM header").fetchone()
+    head = start(header)
+    for (row,) in connection.execute("SELECT text FROM rows ORDER BY id").fetchall():
+        head = head.then(row)
+    head = head.then(text)
+    row = (head.number, text, head.digest)
+    connection.execute("INSERT INTO rows VALUES (?, ?, ?)", row)
+    connection.commit()
+
+
+class TestReplacedFiles:
+    """A live process notices that its file is not what it was."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", PureDP(10.0))
+        for _ in range(5):
+            ledger.charge(PureEvent(1.0))
+        return ledger
+
+    def check_refused(self, ledger, match="replaced"):
+        with pytest.raises(LedgerError, match=match):
+            ledger.charge(PureEvent(1.0))
+        with pytest.raises(LedgerError, match=match):
+            ledger.entries  # noqa: B018
+        with pytest.raises(LedgerError, match=match):
+            ledger.reserve([(PureEvent(1.0), 1)])
+
+    def test_by_an_older_copy(self, ledger, tmp_path):
+        older = (tmp_path / "l.db").read_bytes()
+        ledger.charge(PureEvent(1.0))
+        (tmp_path / "l.db").write_bytes(older)
+        self.check_refused(ledger)
+
+    def test_by_an_older_copy_that_went_on(self, ledger, tmp_path):
+        shutil.copy(tmp_path / "l.db", tmp_path / "copy.db")
+        ledger.charge(PureEvent(0.5))
+        copy = Ledger(tmp_path / "copy.db")
+        for _ in range(3):
+            copy.charge(PureEvent(0.6))
+        os.replace(tmp_path / "copy.db", tmp_path / "l.db")
+        self.check_refused(ledger)
+
+    @pytest.mark.parametrize("num_charges", [0, 5, 6])
+    def test_by_another_ledger(self, ledger, tmp_path, num_charges):
+        other = Ledger(tmp_path / "other.db", PureDP(10.0))
+        for _ in range(num_charges):
+            other.charge(PureEvent(1.0))
+        os.replace(tmp_path / "other.db", tmp_path / "l.db")
+        self.check_refused(ledger)
+        with pytest.raises(LedgerError, match="replaced"):
+            pickle.loads(pickle.dumps(ledger))
+
+    def test_an_empty_ledger_by_another(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
+        Ledger(tmp_path / "other.db", PureDP(10.0))
+        os.replace(tmp_path / "other.db", tmp_path / "l.db")
+        self.check_refused(ledger)
+
+    def test_by_nothing(self, ledger, tmp_path):
+        (tmp_path / "l.db").unlink()
+        self.check_refused(ledger, match="not there any more")
+
+    def test_a_changed_row(self, ledger, tmp_path):
+        with contextlib.closing(sqlite3.connect(tmp_path / "l.db")) as connection:
+            connection.execute("DROP TRIGGER rows_UPDATE")
+            connection.execute(
+                "UPDATE rows SET text = replace(text, '1.0', '0.1') WHERE id = 2"
+            )
+            connection.commit()
+        with pytest.raises(LedgerError, match=r"Row 2 .* digest"):
+            Ledger(tmp_path / "l.db")
+
+    def test_a_later_copy_of_the_same_ledger_is_taken(self, ledger, tmp_path):
+        shutil.copy(tmp_path / "l.db", tmp_path / "copy.db")
+        Ledger(tmp_path / "copy.db").charge(PureEvent(1.0))
+        os.replace(tmp_path / "copy.db", tmp_path / "l.db")
+        assert len(ledger) == 6
+
+    def test_the_digest_names_the_whole_history(self, ledger):
+        before = ledger.digest
+        assert Ledger(ledger.path).digest == before
+        ledger.charge(PureEvent(1.0))
+        assert ledger.digest != before
+        assert len(ledger.id) == 32
+
+
+class TestLinks:
+    def test_two_names_for_one_ledger(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
+        os.link(tmp_path / "l.db", tmp_path / "other.db")
+        with pytest.raises(LedgerError, match="2 hard links"):
+            ledger.charge(PureEvent(0.1))
+        with pytest.raises(LedgerError, match="2 hard links"):
+            Ledger(tmp_path / "other.db")
+        (tmp_path / "other.db").unlink()
+        assert ledger.charge(PureEvent(0.1)).number == 1
+
+    def test_a_symbolic_link_is_the_same_ledger(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
+        (tmp_path / "link.db").symlink_to(tmp_path / "l.db")
+        Ledger(tmp_path / "link.db").charge(PureEvent(0.1))
+        assert len(ledger) == 1
+
+    def test_the_rest_of_an_interrupted_creation(self, tmp_path):
+        Ledger(tmp_path / "l.db", PureDP(1.0))
+        os.link(tmp_path / "l.db", tmp_path / ".l.db.abcdef")
+        Ledger(tmp_path / "l.db").charge(PureEvent(0.1))
+        assert [path.name for path in tmp_path.iterdir()] == ["l.db"]
+
+    def test_processes_with_two_names_never_overspend(self, tmp_path, monkeypatch):
+        # With the check of links off, as on a file system that does not count them.
+        monkeypatch.setattr(sqlite_store.SQLiteStore, "_check_links", lambda self: None)
+        Ledger(tmp_path / "l.db", cap=PureDP(1.0))
+        os.link(tmp_path / "l.db", tmp_path / "other.db")
+        barrier, results = FORK.Barrier(4), FORK.Queue()
+        processes = [
+            FORK.Process(target=race, args=(tmp_path / name, barrier, results))
+            for name in ("l.db", "other.db") * 2
+        ]
+        for process in processes:
+            process.start()
+        counts = [results.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join()
+        assert sum(counts) == 100
+
+
 class TestDamage:
     @pytest.fixture
     def ledger_file(self, tmp_path):
@@ -364,23 +697,21 @@ class TestDamage:
 
     def test_unreadable_row(self, ledger_file):
         with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
-            connection.execute("INSERT INTO charges (charge) VALUES ('{')")
-            connection.commit()
+            append_text(connection, "{")
         with pytest.raises(LedgerError, match="damaged"):
             Ledger(ledger_file)
 
     @pytest.mark.parametrize("row", ["{}", "[]", '{"event": {"type": "Nothing"}}'])
     def test_row_of_something_else(self, ledger_file, row):
         with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
-            connection.execute("INSERT INTO charges (charge) VALUES (?)", (row,))
-            connection.commit()
+            append_text(connection, row)
         with pytest.raises(LedgerError, match="damaged"):
             Ledger(ledger_file)
 
     def test_lost_row(self, ledger_file):
         with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
-            connection.execute("DROP TRIGGER charges_stay")
-            connection.execute("DELETE FROM charges WHERE id = 50")
+            connection.execute("DROP TRIGGER rows_DELETE")
+            connection.execute("DELETE FROM rows WHERE id = 50")
             connection.commit()
         with pytest.raises(LedgerError, match="Row 50 of the ledger is lost"):
             Ledger(ledger_file)
@@ -524,6 +855,29 @@ class TestProcesses:
         assert process.exitcode == 0
         ledger.charge(GaussianEvent(1.0))
         assert len(ledger) == 3
+
+    def test_a_fork_while_threads_charge(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db")
+        stop = threading.Event()
+
+        def spend():
+            while not stop.is_set():
+                ledger.charge(PureEvent(0.01))
+
+        threads = [threading.Thread(target=spend) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                process = FORK.Process(target=ledger.charge, args=(PureEvent(0.01),))
+                process.start()
+                process.join(timeout=30)
+                assert process.exitcode == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert len(ledger) >= 10
 
     def test_a_ledger_in_memory_refuses_a_fork(self):
         ledger = Ledger()

@@ -1,0 +1,149 @@
+"""What fits under a cap: a plan that was fixed beforehand, or what passes a filter."""
+
+import math
+from typing import Any
+
+from botorch_dp.exceptions import BudgetExceededError
+from botorch_dp.privacy.accountant import PrivacyAccountant, Spending, budget_limit
+from botorch_dp.privacy.entries import (
+    LedgerEntry,
+    LedgerPlan,
+    PlannedReleases,
+    Releases,
+)
+from botorch_dp.privacy.filters import Filter, make_filter, suitable_filter
+from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+
+
+class CapCounter:
+    """Counts the charges of a ledger under its cap, in constant time for each.
+
+    Before the first charge nothing has been seen that a choice could depend on. So a
+    plan made then may be accounted for exactly, and may decide how the cap counts
+    afterwards. If it fits by exact accounting alone, the ledger is committed to it.
+
+    Args:
+        cap: The budget.
+        filter: The name of the filter; None lets the first plan or charge decide.
+    """
+
+    def __init__(self, cap: Guarantee, filter: str | None) -> None:
+        self.cap = cap
+        self.limit = budget_limit(cap)
+        self._is_final = filter is not None or not isinstance(cap, ApproxDP)
+        self._filter = make_filter(cap, filter or "") if self._is_final else None
+        self._total: Any = 0.0
+        self._spent = PrivacyAccountant()  # of a committed plan
+        self._planned: PlannedReleases | None = None
+        self._num_charges = 0
+
+    @property
+    def filter(self) -> str | None:
+        """The name of the filter, None while that is undecided."""
+        return None if self._filter is None else self._filter.name
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing has been seen that a plan could depend on."""
+        return self._num_charges == 0 and self._planned is None
+
+    def admits(self, releases: Releases) -> bool:
+        """Return whether these fit, however they were chosen."""
+        if self._planned is not None:
+            return self._planned.covers(releases)
+        return self.counted(releases).within(self.limit)
+
+    def fits_exactly(self, releases: Releases) -> bool:
+        """Return whether a plan fits by exact accounting, which may take seconds."""
+        return _composed(PrivacyAccountant(), releases).within(self.cap)
+
+    def counted(self, releases: Releases = ()) -> Spending:
+        """Return how the cap counts all charges so far, and these after them."""
+        if self._planned is not None:
+            spent = PrivacyAccountant()
+            spent.load_state_dict(self._spent.state_dict())
+            return _composed(spent, releases).spent_of(self.cap)
+        counter = self._filter_for(releases)
+        return counter.spent(self._total + counter.total(releases))
+
+    def plan_needed(
+        self, releases: Releases, source: LedgerEntry | LedgerPlan, *, exactly: bool
+    ) -> LedgerPlan | None:
+        """Return the plan to record before a charge or for a reservation, or refuse.
+
+        Args:
+            releases: What is charged or reserved.
+            source: The charge or reservation.
+            exactly: Whether the releases fit by exact accounting.
+
+        Raises:
+            BudgetExceededError: If they do not fit.
+        """
+        admitted = self.admits(releases)
+        if not admitted and not (exactly and self.is_untouched):
+            self._refuse(releases, whole_plan=isinstance(source, LedgerPlan))
+        if admitted and (self._is_final or not self.is_untouched):
+            return None
+        return LedgerPlan(
+            time=source.time,
+            releases=tuple(releases),
+            adjacency=source.adjacency,
+            unit=source.unit,
+            run=source.run,
+            filter=self._filter_for(releases).name,
+            committed=not admitted,
+        )
+
+    def take_plan(self, plan: LedgerPlan) -> None:
+        """Count from now on as a recorded plan says."""
+        if not self._is_final:
+            self._filter = make_filter(self.cap, plan.filter)
+        self._planned = PlannedReleases(plan.releases) if plan.committed else None
+
+    def take_charge(self, entry: LedgerEntry) -> None:
+        """Count a recorded charge."""
+        self._num_charges += 1
+        if self._planned is not None:
+            self._planned.take(entry.event, entry.count)
+            self._spent.compose(entry.event, entry.count)
+        else:
+            assert self._filter is not None
+            self._total = self._total + entry.count * self._filter.cost(entry.event)
+
+    def _filter_for(self, releases: Releases) -> Filter:
+        if self._filter is not None and (self._is_final or self._num_charges):
+            return self._filter
+        return make_filter(self.cap, suitable_filter(releases))
+
+    def _refuse(self, releases: Releases, *, whole_plan: bool) -> None:
+        asked = ", ".join(f"{count} x {event!r}" for event, count in releases)
+        if self._planned is not None:
+            raise BudgetExceededError(
+                f"{asked} would pass the cap {self.cap!r}: it is not part of what is "
+                "left of the plan that this ledger was committed to, and a further "
+                "release, chosen after seeing others, is not covered. Nothing was "
+                "recorded and nothing drawn."
+            )
+        before, after = self.counted(), self.counted(releases)
+        counted = f"counted by {after.method}"
+        if not whole_plan:
+            raise BudgetExceededError(
+                f"{asked} would bring the spending from {before.unit}="
+                f"{before.amount:.8g} to {after.amount:.8g}, past the cap "
+                f"{self.cap!r} ({counted}). Nothing was recorded and nothing drawn."
+            )
+        remedy = "ask for a smaller guarantee, or plan a ledger with a larger cap."
+        if math.isinf(after.amount):
+            remedy = "its guarantee is of another kind, or of a larger delta."
+        raise BudgetExceededError(
+            f"The ledger has spent {before.unit}={before.amount:.8g} in "
+            f"{self._num_charges} charge(s), this run would bring it to "
+            f"{after.amount:.8g}, and its cap is {self.cap!r} ({counted}). Nothing was "
+            f"evaluated, recorded or drawn: {remedy}"
+        )
+
+
+def _composed(accountant: PrivacyAccountant, releases: Releases) -> PrivacyAccountant:
+    for event, count in releases:
+        accountant.compose(event, count)
+    return accountant

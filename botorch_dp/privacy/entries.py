@@ -1,0 +1,188 @@
+"""The rows of a ledger: charges, and plans that were made before the first charge."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeAlias
+
+from botorch_dp._checks import check_choice, check_count
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.events import PrivacyEvent, check_event
+from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
+
+Releases: TypeAlias = Sequence[tuple[PrivacyEvent, int]]
+
+UNITS = ("record", "user", "agent")
+NOISE_NAMES = (SeededNoise.name, SystemNoise.name, SecureNoise.name)
+# Beyond, a float no longer counts every release.
+_MOST_RELEASES = 2**53
+# Squares of mu that should use up a plan exactly miss it by rounding.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One charge.
+
+    Attributes:
+        number: Its position among the charges, from 1.
+        time: When it was charged (UTC, ISO 8601).
+        event: What one release cost.
+        count: How many releases.
+        mechanism: Which mechanism charged it.
+        adjacency: The neighbouring data sets for which the cost is stated.
+        noise: The name of the noise source.
+        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        run: The name of the run that the charge belongs to; empty if it has none.
+        condition: What the cost holds under, in words; None in the worst case.
+    """
+
+    number: int
+    time: str
+    event: PrivacyEvent
+    count: int
+    mechanism: str
+    adjacency: str
+    noise: str
+    unit: str = "record"
+    run: str = ""
+    condition: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_recordable(self.event, self.adjacency)
+        object.__setattr__(self, "count", check_releases("count", self.count))
+        check_choice("noise", self.noise, NOISE_NAMES)
+        check_choice("unit", self.unit, UNITS)
+        for name in ("time", "mechanism", "run"):
+            _check_text(name, getattr(self, name))
+        if self.condition is not None:
+            _check_text("condition", self.condition)
+
+    def to_row(self) -> str:
+        """Return the charge as a line of JSON, without its number."""
+        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        del state["number"]
+        return _dump({**state, "event": self.event.to_dict()})
+
+
+@dataclass(frozen=True)
+class LedgerPlan:
+    """Releases that were planned before anything was charged.
+
+    Attributes:
+        time: When it was made (UTC, ISO 8601).
+        releases: What each release costs, and how many there are of it.
+        adjacency: The neighbouring data sets for which the costs are stated.
+        unit: Who is protected.
+        run: The name of the run that made the plan.
+        filter: How later charges are counted.
+        committed: Whether only exact accounting of the whole plan shows that it fits
+            under the cap. Then the ledger is for this plan alone.
+    """
+
+    time: str
+    releases: tuple[tuple[PrivacyEvent, int], ...]
+    adjacency: str
+    unit: str
+    run: str
+    filter: str
+    committed: bool
+
+    def to_row(self) -> str:
+        """Return the plan as a line of JSON."""
+        releases = [[event.to_dict(), count] for event, count in self.releases]
+        return _dump({**asdict(self), "releases": releases})
+
+
+def read_row(row: str, *, number: int) -> LedgerEntry | LedgerPlan:
+    """Return what a row says.
+
+    Args:
+        row: A line of JSON.
+        number: The number of a charge, if it is one.
+    """
+    state = json.loads(row)
+    if "releases" in state:
+        releases = tuple(
+            (PrivacyEvent.from_dict(event), check_releases("count", count))
+            for event, count in state["releases"]
+        )
+        return LedgerPlan(**{**state, "releases": releases})
+    event = PrivacyEvent.from_dict(state["event"])
+    return LedgerEntry(number=number, **{**state, "event": event})
+
+
+def check_releases(name: str, count: int) -> int:
+    """Return a number of releases that can be counted."""
+    count = check_count(name, count)
+    if count > _MOST_RELEASES:
+        raise InvalidArgumentError(
+            f"{name} must be at most 2^53, got a number of {len(str(count))} digits."
+        )
+    return count
+
+
+def check_plan(releases: Iterable[tuple[PrivacyEvent, int]], adjacency: str) -> None:
+    """Raise unless every event can be stated for this adjacency and written down."""
+    for event, count in releases:
+        _check_recordable(event, adjacency)
+        check_releases("count", count)
+
+
+class PlannedReleases:
+    """What is left of a plan that was accounted for as a whole.
+
+    Any Gaussian releases are covered whose squares of mu sum up to at most those of the
+    plan's: together they are one Gaussian release, however they are divided.
+
+    Args:
+        releases: The plan.
+    """
+
+    def __init__(self, releases: Releases) -> None:
+        self._gaussian = math.fsum(n * e.gdp_mu**2 for e, n in releases if e.gdp_mu)
+        self._slack = self._gaussian * _ROUNDING
+        self._others: Counter[PrivacyEvent] = Counter()
+        for event, count in releases:
+            if event.gdp_mu is None:
+                self._others[event] += count
+
+    def covers(self, releases: Releases) -> bool:
+        """Return whether all of these are left."""
+        needed = PlannedReleases(releases)
+        return needed._gaussian <= self._gaussian + self._slack and all(
+            self._others[event] >= count for event, count in needed._others.items()
+        )
+
+    def take(self, event: PrivacyEvent, count: int) -> None:
+        """Use up some of it."""
+        if event.gdp_mu is None:
+            self._others[event] -= count
+        else:
+            self._gaussian -= count * event.gdp_mu**2
+
+
+def _check_recordable(event: PrivacyEvent, adjacency: str) -> None:
+    """Raise unless the event can be read again, in this process and in any other."""
+    check_event(event, adjacency)
+    try:
+        again = PrivacyEvent.from_dict(json.loads(_dump(event.to_dict())))
+    except (InvalidArgumentError, TypeError, ValueError):
+        again = None
+    if again != event or type(again) is not type(event):
+        raise InvalidArgumentError(
+            f"event must be one of the library's own events, got {event!r}, which "
+            "could not be read back from a ledger."
+        )
+
+
+def _check_text(name: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} must be a string, got {value!r}.")
+
+
+def _dump(state: dict[str, Any]) -> str:
+    # NaN is not JSON; surrogates, which cannot be stored, become escapes.
+    return json.dumps(state, allow_nan=False, ensure_ascii=True)

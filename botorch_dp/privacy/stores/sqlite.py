@@ -1,0 +1,246 @@
+"""A ledger's SQLite file: created whole, checked before use, only ever appended to.
+
+The file is the record of what was spent, so losing or misreading it would under-report.
+It is therefore created under another name and linked into place complete, a file that
+is not a sound ledger is refused before anything is written to it, triggers forbid
+changing rows, and every commit reaches the disk.
+
+SQLite keeps a rollback journal beside the file, not a write-ahead log: the locks of the
+latter belong to a file *name*, so that two hard links to one ledger did not exclude
+each other, while those of the former belong to the file. A ledger with a second hard
+link is refused all the same, because a journal follows the name.
+
+Every read and every charge compares the ledger's header and the digest of the last row
+that the reader knows (:mod:`~botorch_dp.privacy.stores.chain`): a file that was
+replaced by another ledger, or by an older copy of itself, is noticed by every process
+that has seen more.
+
+Connections last for one operation, and nothing but SQLite opens the file: a connection
+carried through a fork, or any other handle on the file that is closed, would silently
+drop the locks on which a shared cap rests.
+"""
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from botorch_dp.exceptions import LedgerError
+from botorch_dp.privacy.stores.chain import Head, start
+
+_APPLICATION_ID = 0x42444C32  # "BDL2"
+_EARLIER_ID = 0x42444C31  # "BDL1": without units, plans and digests
+_LOCK_TIMEOUT_SECONDS = 120.0
+
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION_ID};
+CREATE TABLE header (text TEXT NOT NULL);
+CREATE TABLE rows (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    text TEXT NOT NULL,
+    digest TEXT NOT NULL
+);
+""" + "\n".join(
+    f"""CREATE TRIGGER {table}_{when} BEFORE {when} ON {table}
+BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;"""
+    for table in ("header", "rows")
+    for when in ("UPDATE", "DELETE")
+)
+
+
+class SQLiteStore:
+    """Rows of text in an SQLite file that several processes may share.
+
+    Args:
+        path: The file; created if it does not exist.
+        header: The id, cap and filter to store in a new file, as JSON.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: str) -> None:
+        self.path = Path(path).absolute()
+        if not self.path.exists():
+            _create(self.path, header)
+        self._check()
+        with self._connection() as connection:
+            self.header = _read_header(connection)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator["SQLiteTransaction"]:
+        """Hold the only write lock; commit at the end, roll back on any error."""
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            # Closing the connection rolls back whatever was not committed.
+            yield SQLiteTransaction(connection, self)
+            connection.execute("COMMIT")
+
+    def read_after(self, head: Head) -> list[str]:
+        """Return the rows after ``head``, in order."""
+        with self._connection() as connection:
+            connection.execute("BEGIN")  # one snapshot for all that is compared
+            return SQLiteTransaction(connection, self).read_after(head)
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, which must exist, for one operation."""
+        self._check_links()
+        try:
+            with contextlib.closing(
+                sqlite3.connect(
+                    f"{self.path.as_uri()}?mode=rw",
+                    uri=True,
+                    isolation_level=None,
+                    timeout=_LOCK_TIMEOUT_SECONDS,
+                )
+            ) as connection:
+                # EXTRA also syncs the folder once the journal is removed, which is what
+                # commits: a power failure cannot undo a charge.
+                connection.execute("PRAGMA synchronous = EXTRA")
+                yield connection
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"The ledger {self.path} cannot be used: {error}."
+            ) from error
+
+    def _check_links(self) -> None:
+        try:
+            if self.path.stat().st_nlink == 1 or self.path.is_dir():
+                return
+            _remove_leftover_links(self.path)
+            num_links = self.path.stat().st_nlink
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self.path} is not there any more ({error.strerror}). "
+                "What was spent is not known without it: restore it from a copy."
+            ) from error
+        if num_links > 1:
+            raise LedgerError(
+                f"The ledger {self.path} has {num_links} hard links. SQLite's journal "
+                "follows the name of a file, so a ledger may only have one name: "
+                "remove the others."
+            )
+
+    def _check(self) -> None:
+        """Raise unless the file is a sound ledger; write nothing to it.
+
+        (Except that SQLite rolls back a commit that was interrupted.)
+        """
+        try:
+            with self._connection() as connection:
+                (identity,) = connection.execute("PRAGMA application_id").fetchone()
+                (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+                if identity == _EARLIER_ID:
+                    raise LedgerError(
+                        f"{self.path} is a ledger of a development version before 0.1, "
+                        "whose entries do not say who is protected. It was left as it "
+                        "is: read it with that version, and give another path."
+                    )
+                if identity != _APPLICATION_ID:
+                    raise LedgerError(
+                        f"{self.path} is not a ledger: it is empty, or of another "
+                        "program. It was left as it is; give another path."
+                    )
+                (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
+        except LedgerError as error:
+            if not isinstance(error.__cause__, sqlite3.Error):
+                raise
+            raise LedgerError(
+                f"{self.path} is not a ledger, or is damaged ({error.__cause__}). It "
+                "was left as it is; give another path, or restore it from a copy."
+            ) from error
+        if self.path.stat().st_size % page_size:  # SQLite fills a cut page with zeros
+            verdict = "its last page is cut short"
+        if verdict != "ok":
+            raise LedgerError(
+                f"The ledger {self.path} is damaged ({verdict}), so what was spent is "
+                "not known. It was left as it is; restore it from a copy."
+            )
+
+
+class SQLiteTransaction:
+    """What can be done with an open ledger.
+
+    Args:
+        connection: The connection, inside a transaction.
+        store: The ledger's store.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, store: SQLiteStore) -> None:
+        self._connection = connection
+        self._store = store
+
+    def append(self, row: str, head: Head) -> None:
+        """Add a row, after which the chain ends in ``head``."""
+        self._connection.execute(
+            "INSERT INTO rows VALUES (?, ?, ?)", (head.number, row, head.digest)
+        )
+
+    def read_after(self, head: Head) -> list[str]:
+        """Return the rows after ``head``, in order, if they continue its chain."""
+        path = self._store.path
+        known = start(_read_header(self._connection))
+        if head.number:
+            row = self._connection.execute(
+                "SELECT id, digest FROM rows WHERE id = ?", (head.number,)
+            ).fetchone()
+            known = Head(0, "") if row is None else Head(*row)
+        if known != head:
+            raise LedgerError(
+                f"The ledger {path} is not the one that this process has used: its "
+                "file was replaced by another ledger or by an older copy. What was "
+                "spent is not known: restore the newest copy."
+            )
+        rows = self._connection.execute(
+            "SELECT id, text, digest FROM rows WHERE id > ? ORDER BY id", (head.number,)
+        ).fetchall()
+        for number, text, digest in rows:
+            if number != head.number + 1:
+                raise LedgerError(f"Row {number - 1} of the ledger is lost.")
+            head = head.then(str(text))
+            if digest != head.digest:
+                raise LedgerError(
+                    f"Row {number} of the ledger {path} is damaged: it does not have "
+                    "the digest it was written with."
+                )
+        return [str(text) for _, text, _ in rows]
+
+
+def _read_header(connection: sqlite3.Connection) -> str:
+    rows = connection.execute("SELECT text FROM header").fetchall()
+    if len(rows) != 1:
+        raise LedgerError(f"The ledger is damaged: it has {len(rows)} headers.")
+    return str(rows[0][0])
+
+
+def _create(path: Path, header: str) -> None:
+    """Make a complete ledger under another name, then link it into place."""
+    if not path.parent.is_dir():
+        raise LedgerError(
+            f"The ledger {path} cannot be created: there is no folder {path.parent}."
+        )
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_temporary_prefix(path))
+    os.close(handle)
+    try:
+        with contextlib.closing(
+            sqlite3.connect(name, isolation_level=None)
+        ) as connection:
+            connection.executescript(_SCHEMA)
+            connection.execute("INSERT INTO header VALUES (?)", (header,))
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _remove_leftover_links(path: Path) -> None:
+    """Remove the name under which the file was created, if that was interrupted."""
+    for other in path.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if other.name.startswith(_temporary_prefix(path)) and other.samefile(path):
+                other.unlink()
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name}."
