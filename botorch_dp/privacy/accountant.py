@@ -325,11 +325,11 @@ def _delta(groups: _Groups, epsilon: float) -> float:
 def _spent_of(groups: _Groups, budget: Guarantee) -> Spending:
     """Return the total in the unit of a budget other than (epsilon, delta)."""
     if isinstance(budget, GDP):
-        mus = [(_implied_mu(event), count) for event, count in groups]
+        mus = [(event.mu_bound, count) for event, count in groups]
         total = math.sqrt(sum(count * mu**2 for mu, count in mus))
         return Spending(total, "mu", "Gaussian composition")
     if isinstance(budget, RDP):
-        costs = [(_rdp_at(event, budget.order), count) for event, count in groups]
+        costs = [(event.rdp_at(budget.order), count) for event, count in groups]
         total = sum(count * cost for cost, count in costs)
         return Spending(total, "Renyi epsilon", "RDP composition")
     pure = _total(groups, "pure_epsilon")
@@ -390,23 +390,6 @@ def _scale(groups: _Groups) -> float:
     rest = sum(n * e.approx[0] for e, n in groups - tame if e.approx is not None)
     basic = _basic_epsilon(groups, _TYPICAL_DELTA)
     return min(float(renyi) + rest, math.inf if basic is None else basic)
-
-
-def _implied_mu(event: PrivacyEvent) -> float:
-    """Return a mu that the event is sure to meet, infinite if there is none."""
-    if event.gdp_mu is not None:
-        return event.gdp_mu
-    if event.pure_epsilon is not None:
-        return curves.pure_gdp_mu(event.pure_epsilon)
-    return math.inf
-
-
-def _rdp_at(event: PrivacyEvent, order: float) -> float:
-    """Return a bound on the Renyi divergence at any order."""
-    if event.zcdp_rho is not None:
-        return order * event.zcdp_rho
-    above = np.flatnonzero(order <= RDP_ORDERS)  # divergences grow with the order
-    return float(event.rdp()[above[0]]) if len(above) else math.inf
 
 
 register_accountant(PrivacyAccountant.mechanism(), PrivacyAccountant, force=True)

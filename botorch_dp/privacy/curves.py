@@ -14,6 +14,7 @@ References:
         every pure mechanism.
     .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete
         Gaussian for Differential Privacy. NeurIPS 2020. Proposition 12 (v4).
+    .. [Mironov2017renyi] I. Mironov. Renyi Differential Privacy. CSF 2017.
     .. [Asoodeh2021variants] S. Asoodeh, J. Liao, F. Calmon, O. Kosut and L. Sankar.
         Three Variants of Differential Privacy: Lossless Conversion and Applications.
         IEEE JSAIT, 2021. The optimal conversion from one Renyi order.
@@ -156,10 +157,30 @@ def pure_epsilon_within(epsilon: float, delta: float) -> float:
 def pure_rdp(pure_epsilon: float, order: float) -> float:
     """Smallest Renyi divergence of ``order`` that pure_epsilon-DP implies.
 
-    That of randomized response, log(cosh((a - 1/2) epsilon) / cosh(epsilon/2))/(a - 1).
+    That of randomized response, log(cosh((a - 1/2) epsilon) / cosh(epsilon/2))/(a - 1),
+    written without overflow and, near order 1, without cancellation.
     """
-    above = _log_cosh((order - 0.5) * pure_epsilon) - _log_cosh(pure_epsilon / 2)
+    exponent = (order - 1) * pure_epsilon
+    share = -math.expm1(-order * pure_epsilon) / (1 + math.exp(-pure_epsilon))
+    if exponent > 1.0:
+        above = exponent + math.log(share + (1 - share) * math.exp(-exponent))
+    else:
+        above = math.log1p(share * math.expm1(exponent))
     return above / (order - 1)
+
+
+def laplace_rdp(epsilon: float, order: float) -> float:
+    """Renyi divergence of ``order`` between Laplace(0, 1/epsilon) and its shift by 1.
+
+    [Mironov2017renyi]_, Proposition 6: the logarithm of (a e^((a - 1) epsilon) + (a -
+    1) e^(-a epsilon)) / (2a - 1), over a - 1. The exponents cancel to first order.
+    """
+    up, down = (order - 1) * epsilon, -order * epsilon
+    if up > 1.0:
+        rest = math.log1p((order - 1) / order * math.exp(down - up))
+        return (up + math.log(order / (2 * order - 1)) + rest) / (order - 1)
+    moment = order * _exp_above_tangent(up) + (order - 1) * _exp_above_tangent(down)
+    return math.log1p(moment / (2 * order - 1)) / (order - 1)
 
 
 def pure_epsilon_for_rdp(order: float, divergence: float) -> float:
@@ -306,11 +327,14 @@ def _least_divergence(order: float, epsilon: float, delta: float) -> float:
     return float(min(best.fun, at_end))
 
 
-def _log_cosh(x: float) -> float:
-    x = abs(x)
-    if x < 1.0:
-        return math.log1p(2 * math.sinh(x / 2) ** 2)
-    return x + math.log1p(math.exp(-2 * x)) - _LOG2
+def _exp_above_tangent(x: float) -> float:
+    """e^x - 1 - x, also where the difference of the two cancels."""
+    if abs(x) > 0.1:
+        return math.expm1(x) - x
+    total = 0.0
+    for n in range(10, 1, -1):  # x^2/2 (1 + x/3 (1 + ...)), to 1e-17
+        total = x / n * (1 + total)
+    return x * total
 
 
 def _double_until(holds: Callable[[float], bool], *, start: float) -> float:

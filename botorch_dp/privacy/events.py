@@ -15,6 +15,7 @@ References:
         Differential Privacy via Characteristic Function. AISTATS 2022.
 """
 
+import math
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -84,9 +85,24 @@ class PrivacyEvent:
         """An (epsilon, delta) bound that needs no accounting."""
         return None if self.pure_epsilon is None else (self.pure_epsilon, 0.0)
 
+    @property
+    def mu_bound(self) -> float:
+        """A mu such that the event is mu-GDP, infinity if none is known."""
+        bound = math.inf if self.gdp_mu is None else self.gdp_mu
+        if self.pure_epsilon is not None:
+            bound = min(bound, curves.pure_gdp_mu(self.pure_epsilon))
+        return bound
+
+    def rdp_at(self, order: float) -> float:
+        """Return a bound on the Renyi divergence at any ``order`` above 1."""
+        bound = math.inf if self.zcdp_rho is None else order * self.zcdp_rho
+        if self.pure_epsilon is not None:
+            bound = min(bound, curves.pure_rdp(self.pure_epsilon, order))
+        return bound
+
     def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return np.full_like(RDP_ORDERS, np.inf)
+        """Return bounds on the Renyi divergences at ``RDP_ORDERS``."""
+        return np.array([self.rdp_at(order) for order in RDP_ORDERS])
 
     def pld(self, interval: float) -> PLD | None:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
@@ -133,10 +149,6 @@ class GaussianEvent(PrivacyEvent):
         """The zero-concentrated cost, mu^2 / 2."""
         return 0.5 / self.noise_multiplier**2
 
-    def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return RDP_ORDERS * self.zcdp_rho
-
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
         return _gaussian_pld(self.noise_multiplier, 1.0, interval)
@@ -162,10 +174,6 @@ class ZCDPEvent(PrivacyEvent):
         """The bound itself."""
         return self.rho
 
-    def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return RDP_ORDERS * self.rho
-
 
 @dataclass(frozen=True)
 class LaplaceEvent(PrivacyEvent):
@@ -185,11 +193,9 @@ class LaplaceEvent(PrivacyEvent):
         """The pure cost."""
         return 1.0 / self.noise_multiplier
 
-    def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return _library_rdp(
-            dp_accounting.LaplaceDpEvent(self.noise_multiplier), "add_or_remove_one"
-        )
+    def rdp_at(self, order: float) -> float:
+        """Return the Renyi divergence at any ``order`` above 1."""
+        return curves.laplace_rdp(self.pure_epsilon, order)
 
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
@@ -213,10 +219,6 @@ class PureEvent(PrivacyEvent):
     def pure_epsilon(self) -> float:
         """The cost itself."""
         return self.epsilon
-
-    def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return np.array([curves.pure_rdp(self.epsilon, order) for order in RDP_ORDERS])
 
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
@@ -245,10 +247,6 @@ class ExponentialEvent(PrivacyEvent):
     def zcdp_rho(self) -> float:
         """The cost by bounded range, epsilon^2 / 8: [Cesar2021bounding]_."""
         return self.epsilon**2 / 8
-
-    def rdp(self) -> FloatArray:
-        """Return Renyi divergences at ``RDP_ORDERS``."""
-        return np.minimum(PureEvent(self.epsilon).rdp(), RDP_ORDERS * self.zcdp_rho)
 
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
@@ -341,6 +339,15 @@ class PoissonGaussianEvent(PrivacyEvent):
         """The zero-concentrated cost, when nothing is sampled away."""
         return 0.5 / self.noise_multiplier**2 if self.sampling_rate == 1 else None
 
+    @property
+    def mu_bound(self) -> float:
+        """The mu of the Gaussian without sampling, since sampling costs no privacy."""
+        return 1.0 / self.noise_multiplier
+
+    def rdp_at(self, order: float) -> float:
+        """Return a bound on the Renyi divergence at any ``order`` above 1."""
+        return _sampled_rdp_at(self, order)
+
     def rdp(self) -> FloatArray:
         """Return Renyi divergences at ``RDP_ORDERS``."""
         return _library_rdp(
@@ -382,6 +389,15 @@ class FixedSizeGaussianEvent(PrivacyEvent):
                 f"{self.sample_size!r}."
             )
 
+    @property
+    def mu_bound(self) -> float:
+        """The mu of the Gaussian without sampling, since sampling costs no privacy."""
+        return 1.0 / self.noise_multiplier
+
+    def rdp_at(self, order: float) -> float:
+        """Return a bound on the Renyi divergence at any ``order`` above 1."""
+        return _sampled_rdp_at(self, order)
+
     def rdp(self) -> FloatArray:
         """Return Renyi divergences at ``RDP_ORDERS``: [Wang2019subsampled]_.
 
@@ -401,6 +417,22 @@ class FixedSizeGaussianEvent(PrivacyEvent):
     def pld(self, interval: float) -> PLD:
         """Return the distribution of all records: valid, without amplification."""
         return _gaussian_pld(self.noise_multiplier, 1.0, interval)
+
+
+def _sampled_rdp_at(
+    event: PoissonGaussianEvent | FixedSizeGaussianEvent, order: float
+) -> float:
+    """Interpolate the bounds at ``RDP_ORDERS``, and cap them by no sampling at all.
+
+    The logarithm of the moment, (order - 1) times the divergence, is convex in the
+    order and zero at 1, so a line between two bounds on it is a bound as well.
+    """
+    unsampled = order * 0.5 / event.noise_multiplier**2
+    if order > RDP_ORDERS[-1]:
+        return unsampled
+    log_moments = (RDP_ORDERS - 1) * event.rdp()
+    log_moment = np.interp(order - 1, [0.0, *(RDP_ORDERS - 1)], [0.0, *log_moments])
+    return min(unsampled, float(log_moment) / (order - 1))
 
 
 @lru_cache(maxsize=4096)
