@@ -177,7 +177,7 @@ class TestRenyiAtAnyOrder:
         ledger.charge(mechanism.event(), mechanism="exponential")
         assert len(ledger) == 1
         with pytest.raises(BudgetExceededError):
-            ledger.charge(mechanism.event(), mechanism="exponential")
+            ledger.charge(mechanism.event(), count=5, mechanism="exponential")
 
 
 class TestMuBound:
