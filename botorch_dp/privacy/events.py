@@ -524,7 +524,7 @@ def _fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PL
     if largest > _LARGEST_EXPONENT:
         return _gaussian_pld(noise_multiplier, 1.0, interval)
     num_losses = min(math.ceil(largest / interval), _MOST_LOSSES)
-    losses = np.arange(num_losses + 1) * interval
+    losses = np.arange(num_losses + 1, dtype=np.float64) * interval
     deltas = curves.sampled_gdp_deltas(mu, rate, losses)
     falls = -np.diff(deltas)
     gains = math.exp(interval) * falls - np.append(falls[1:], 0.0)
