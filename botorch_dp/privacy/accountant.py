@@ -12,12 +12,14 @@ References:
     .. [Doroshenko2022connect] V. Doroshenko, B. Ghazi, P. Kamath, R. Kumar and
         P. Manurangsi. Connect the Dots: Tighter Discrete Approximations of Privacy
         Loss Distributions. PoPETs 2022.
+    .. [Kairouz2015composition] P. Kairouz, S. Oh and P. Viswanath. The Composition
+        Theorem for Differential Privacy. ICML 2015. Theorem 3.1 (simulation).
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -36,9 +38,11 @@ from botorch_dp.privacy import curves
 from botorch_dp.privacy.events import (
     PLD,
     RDP_ORDERS,
+    AssumedEvent,
     GaussianEvent,
     PoissonGaussianEvent,
     PrivacyEvent,
+    PureEvent,
     check_event,
 )
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
@@ -48,6 +52,8 @@ _Groups: TypeAlias = frozenset[tuple[PrivacyEvent, int]]
 # Sums of squares that should reach a cap exactly pass it by a few units in the last
 # place; a cap counts as passed beyond this relative excess.
 _ROUNDING = 1e-9
+# Deltas that should add up to that of a cap pass it by a few units in the last place.
+_DELTA_ROUNDING = 1e-12
 # The grid of a PLD is a fixed fraction of the epsilon it will report: at 1/10,000 a
 # thousand compositions are good to four digits, in well under a second; the usual grid
 # of 1e-4 for every epsilon takes half a minute at epsilon = 278.
@@ -257,82 +263,161 @@ def _spent(groups: _Groups, delta: float) -> Spending:
     return min(_epsilon_bounds(groups, delta), key=lambda bound: bound.amount)
 
 
+@dataclass(frozen=True)
+class _History:
+    """A history given that no release fails, and how likely a failure is.
+
+    Attributes:
+        groups: All releases but assumed ones. One that is (epsilon, delta)-DP counts
+            as a pure release: it can be simulated by a coin that reveals everything
+            with probability delta, else randomized response [Kairouz2015composition]_.
+        assumed: The sum of the assumed epsilons, which nothing better is known about.
+        failure: The probability that some release fails. The coins are independent;
+            assumed bounds may fail together or one after the other, so those add up.
+    """
+
+    groups: _Groups
+    assumed: float
+    failure: float
+
+    @classmethod
+    def of(cls, groups: _Groups) -> "_History":
+        """Split a history."""
+        reliable: Counter[PrivacyEvent] = Counter()
+        assumed: list[tuple[float, float]] = []
+        coins: list[tuple[int, float]] = []
+        for event, count in groups:
+            if event.approx is None or event.pure_epsilon is not None:
+                reliable[event] += count
+                continue
+            epsilon, delta = event.approx
+            if isinstance(event, AssumedEvent):
+                assumed.append((count * epsilon, count * delta))
+            else:
+                reliable[PureEvent(epsilon)] += count
+                coins.append((count, delta))
+        added = math.fsum(delta for _, delta in assumed)
+        log_success = math.fsum(count * math.log1p(-delta) for count, delta in coins)
+        failure = added - (1 - added) * math.expm1(log_success)
+        return cls(
+            groups=frozenset(reliable.items()),
+            assumed=math.fsum(epsilon for epsilon, _ in assumed),
+            failure=failure if added < 1 else 1.0,
+        )
+
+    def delta_left(self, delta: float) -> float | None:
+        """Return the delta of what did not fail, None if failures need more."""
+        if self.failure > delta * (1 + _DELTA_ROUNDING):
+            return None
+        return max(0.0, (delta - self.failure) / (1 - self.failure))
+
+
 def _epsilon_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
     """Yield valid upper bounds on epsilon, cheap ones first."""
+    history = _History.of(groups)
+    left = history.delta_left(delta)
+    pure = _total(history.groups, "pure_epsilon")
+    if left is None or (left == 0 and pure is None):
+        yield Spending(math.inf, "epsilon", "basic composition")
+        return
+    if groups and pure is not None:
+        epsilon = curves.pure_epsilon_at(pure + history.assumed, left)
+        yield Spending(epsilon, "epsilon", "basic composition")
+    if left == 0:
+        return
+    for bound in _reliable_bounds(history.groups, left):
+        if not history.assumed:
+            yield bound
+        else:
+            yield replace(
+                bound,
+                amount=bound.amount + history.assumed,
+                method=f"{bound.method}, assumed epsilons added",
+            )
+
+
+def _reliable_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
+    """Yield upper bounds on the epsilon of releases that cannot fail."""
     mu = _total_mu(groups)
     if mu is not None:
         epsilon = curves.gdp_epsilon(mu, delta) if mu > 0 else 0.0
         yield Spending(epsilon, "epsilon", "exact Gaussian composition")
         return
-    basic = _basic_epsilon(groups, delta)
-    if basic is not None:
-        yield Spending(basic, "epsilon", "basic composition")
-    rho = _total(groups, "zcdp_rho")
-    if rho is not None:
-        epsilon = curves.zcdp_epsilon(rho, delta)
-        yield Spending(epsilon, "epsilon", "zCDP composition")
-    renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(groups), delta)
-    yield Spending(float(renyi), "epsilon", "RDP (dp-accounting)")
+    single = _single(groups)
+    closed = None if single is None else single.epsilon_at(delta)
+    if closed is not None:  # the tight curve: no other bound is below
+        yield Spending(closed, "epsilon", "closed form of one release")
+        return
+    yield from _cheap_bounds(groups, delta)
     pld = _total_pld(groups)
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
 
 
-def _basic_sums(groups: _Groups) -> tuple[float, float, float] | None:
-    """Add up epsilons and deltas, None if an event has none.
-
-    Gaussian releases are kept apart, composed exactly: the third number is their mu.
-    """
-    others = frozenset((e, n) for e, n in groups if e.gdp_mu is None)
-    bounds = [(event.approx, count) for event, count in others]
-    if any(bound is None for bound, _ in bounds):
-        return None
-    epsilon = math.fsum(count * bound[0] for bound, count in bounds if bound)
-    delta = math.fsum(count * bound[1] for bound, count in bounds if bound)
-    return epsilon, delta, _total_mu(groups - others) or 0.0
-
-
-def _basic_epsilon(groups: _Groups, delta: float) -> float | None:
-    """Return epsilon by basic composition, None where it says nothing."""
-    sums = _basic_sums(groups)
-    if sums is None or sums[1] >= delta:
-        return None
-    epsilon, used, mu = sums
-    if mu > 0:
-        return epsilon + curves.gdp_epsilon(mu, delta - used)
-    return curves.pure_epsilon_at(epsilon, (delta - used) / (1 - used))
-
-
-def _basic_delta(groups: _Groups, epsilon: float) -> float | None:
-    """Return delta by basic composition, None where it says nothing."""
-    sums = _basic_sums(groups)
-    if sums is None or sums[1] >= 1:
-        return None
-    others, used, mu = sums
-    if mu == 0:
-        return used + (1 - used) * curves.pure_delta(others, epsilon)
-    if epsilon < others:
-        return None
-    return min(1.0, used + curves.gdp_delta(mu, epsilon - others))
+def _cheap_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
+    """Yield the bounds that take no convolution."""
+    mixed = _pure_and_mu(groups)
+    if mixed is not None:
+        pure, mu = mixed
+        epsilon = pure + (curves.gdp_epsilon(mu, delta) if mu > 0 else 0.0)
+        yield Spending(epsilon, "epsilon", "basic composition")
+    rho = _total(groups, "zcdp_rho")
+    if rho is not None:
+        epsilon = curves.zcdp_epsilon(rho, delta)
+        yield Spending(epsilon, "epsilon", "zCDP composition")
+    renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(groups), delta)
+    yield Spending(float(renyi), "epsilon", "RDP (dp-accounting)")
 
 
 @lru_cache(maxsize=1024)
 def _delta(groups: _Groups, epsilon: float) -> float:
+    history = _History.of(groups)
+    bounds = [1.0]
+    pure = _total(history.groups, "pure_epsilon")
+    if pure is not None:
+        bounds.append(curves.pure_delta(pure + history.assumed, epsilon))
+    if epsilon >= history.assumed:
+        bounds.extend(_reliable_deltas(history.groups, epsilon - history.assumed))
+    return history.failure + (1 - history.failure) * min(bounds)
+
+
+def _reliable_deltas(groups: _Groups, epsilon: float) -> Iterator[float]:
+    """Yield upper bounds on the delta of releases that cannot fail."""
     mu = _total_mu(groups)
     if mu is not None:
-        return curves.gdp_delta(mu, epsilon) if mu > 0 else 0.0
-    bounds = [float(compute_delta(RDP_ORDERS, _total_rdp(groups), epsilon)[0])]
-    basic = _basic_delta(groups, epsilon)
-    if basic is not None:
-        bounds.append(basic)
+        yield curves.gdp_delta(mu, epsilon) if mu > 0 else 0.0
+        return
+    single = _single(groups)
+    closed = None if single is None else single.delta_at(epsilon)
+    if closed is not None:
+        yield closed
+        return
+    mixed = _pure_and_mu(groups)
+    if mixed is not None and mixed[1] > 0 and epsilon >= mixed[0]:
+        yield curves.gdp_delta(mixed[1], epsilon - mixed[0])
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
-        bounds.append(curves.zcdp_delta(rho, epsilon))
+        yield curves.zcdp_delta(rho, epsilon)
+    yield float(compute_delta(RDP_ORDERS, _total_rdp(groups), epsilon)[0])
     pld = _total_pld(groups)
     if pld is not None:
-        bounds.append(float(pld.get_delta_for_epsilon(epsilon)))
-    return min(bounds)
+        yield float(pld.get_delta_for_epsilon(epsilon))
+
+
+def _single(groups: _Groups) -> PrivacyEvent | None:
+    """Return the event of a history of one release, else None."""
+    if len(groups) != 1:
+        return None
+    event, count = next(iter(groups))
+    return event if count == 1 else None
+
+
+def _pure_and_mu(groups: _Groups) -> tuple[float, float] | None:
+    """Add up pure epsilons, and Gaussian releases apart; None if there are others."""
+    gaussian = frozenset((e, n) for e, n in groups if e.gdp_mu is not None)
+    pure = _total(groups - gaussian, "pure_epsilon")
+    return None if pure is None else (pure, _total_mu(gaussian) or 0.0)
 
 
 def _spent_of(groups: _Groups, budget: Guarantee) -> Spending:
@@ -398,11 +483,7 @@ def _total_pld(groups: _Groups) -> PLD | None:
 
 def _scale(groups: _Groups) -> float:
     """Return about how large the epsilon of everything is, from cheap bounds."""
-    tame = frozenset((e, n) for e, n in groups if np.isfinite(e.rdp()).all())
-    renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(tame), _TYPICAL_DELTA)
-    rest = sum(n * e.approx[0] for e, n in groups - tame if e.approx is not None)
-    basic = _basic_epsilon(groups, _TYPICAL_DELTA)
-    return min(float(renyi) + rest, math.inf if basic is None else basic)
+    return min(bound.amount for bound in _cheap_bounds(groups, _TYPICAL_DELTA))
 
 
 register_accountant(PrivacyAccountant.mechanism(), PrivacyAccountant, force=True)

@@ -7,6 +7,9 @@ epsilon, the smallest delta such that the pair is (epsilon, delta)-close.
 References:
     .. [Balle2018analytic] B. Balle and Y.-X. Wang. Improving the Gaussian Mechanism
         for Differential Privacy. ICML 2018. Theorem 8 is the Gaussian curve.
+    .. [Balle2018amplification] B. Balle, G. Barthe and M. Gaboardi. Privacy
+        Amplification by Subsampling: Tight Analyses via Couplings and Divergences.
+        NeurIPS 2018. Theorems 8 and 9.
     .. [Dong2022gdp] J. Dong, A. Roth and W. J. Su. Gaussian Differential Privacy.
         JRSS B, 2022. Definition 2.1 and Corollary 2.13.
     .. [Kairouz2015composition] P. Kairouz, S. Oh and P. Viswanath. The Composition
@@ -22,10 +25,14 @@ References:
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfcx, erfinv, log_ndtr, ndtr, ndtri, ndtri_exp
+
+FloatArray: TypeAlias = NDArray[np.float64]
 
 _SQRT2 = math.sqrt(2.0)
 _LOG2 = math.log(2.0)
@@ -105,6 +112,45 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return math.exp(brentq(excess, lower, upper, xtol=_XTOL, rtol=_RTOL))
 
 
+def gdp_deltas(mu: float, epsilons: FloatArray) -> FloatArray:
+    """:func:`gdp_delta` at many epsilons."""
+    mu = max(mu, _LEAST_MU)
+    upper = mu / 2 - epsilons / mu
+    lower = upper - mu
+    near = ndtr(upper) - np.exp(epsilons + log_ndtr(lower))
+    upper = np.minimum(upper, 0.0)
+    far = erfcx(-upper / _SQRT2) - erfcx(-np.minimum(lower, -mu) / _SQRT2)
+    far *= np.exp(-(upper**2) / 2) / 2
+    return np.maximum(0.0, np.where(upper < 0, far, near))
+
+
+def sampled_gdp_deltas(mu: float, rate: float, epsilons: FloatArray) -> FloatArray:
+    r"""Smallest deltas of a mu-GDP release of a random sample, for epsilons >= 0.
+
+    delta'(log(1 + rate (e^epsilon - 1))) = rate delta(epsilon), for Poisson samples and
+    for subsets of fixed size [Balle2018amplification]_.
+    """
+    small = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / rate)
+    large = epsilons - math.log(rate) + np.log1p((rate - 1) * np.exp(-epsilons))
+    return rate * gdp_deltas(mu, np.where(epsilons > 1, large, small))
+
+
+def sampled_gdp_delta(mu: float, rate: float, epsilon: float) -> float:
+    """:func:`sampled_gdp_deltas` at one epsilon."""
+    return float(sampled_gdp_deltas(mu, rate, np.array([epsilon]))[0])
+
+
+def sampled_gdp_epsilon(mu: float, rate: float, delta: float) -> float:
+    """Smallest epsilon >= 0 at ``delta``: the inverse of the above."""
+    if delta >= rate:
+        return 0.0
+    unsampled = gdp_epsilon(mu, delta / rate)
+    if unsampled > 1.0:  # the same as below, without overflow
+        share = rate + (1 - rate) * math.exp(-unsampled)
+        return max(0.0, unsampled + math.log(share))
+    return math.log1p(rate * math.expm1(unsampled))
+
+
 def gdp_tradeoff(mu: float, type_one: float) -> float:
     """Smallest type II error of a test of level ``type_one``: [Dong2022gdp]_, (6)."""
     if type_one <= 0.0:
@@ -167,6 +213,16 @@ def pure_rdp(pure_epsilon: float, order: float) -> float:
     else:
         above = math.log1p(share * math.expm1(exponent))
     return above / (order - 1)
+
+
+def pure_zcdp_rho(epsilon: float) -> float:
+    """Smallest rho such that epsilon-DP implies rho-zCDP.
+
+    The divergence of order a is a rho at most, where rho is the divergence of order 1,
+    epsilon tanh(epsilon/2): with u = (a - 1/2)^2, :func:`pure_rdp` over a is the slope
+    of log cosh(epsilon sqrt(u)) between 1/4 and u, a function that is concave in u.
+    """
+    return epsilon * math.tanh(epsilon / 2)
 
 
 def laplace_rdp(epsilon: float, order: float) -> float:

@@ -6,6 +6,9 @@ pair N(0, z^2) against N(1, z^2) (or its Laplace twin): the adjacency is already
 sensitivity, and no accounting library may apply it a second time.
 
 References:
+    .. [Balle2018amplification] B. Balle, G. Barthe and M. Gaboardi. Privacy
+        Amplification by Subsampling: Tight Analyses via Couplings and Divergences.
+        NeurIPS 2018.
     .. [Cesar2021bounding] M. Cesar and R. Rogers. Bounding, Concentrating, and
         Truncating: Unifying Privacy Loss Composition for Data Analytics. ALT 2021.
         The exponential mechanism is epsilon^2/8-zCDP.
@@ -22,9 +25,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import dp_accounting
 import numpy as np
-from dp_accounting.pld import common, privacy_loss_distribution
+from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
-from numpy.typing import NDArray
 
 from botorch_dp._checks import (
     check_choice,
@@ -34,8 +36,8 @@ from botorch_dp._checks import (
 )
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import curves
+from botorch_dp.privacy.curves import FloatArray
 
-FloatArray: TypeAlias = NDArray[np.float64]
 PLD: TypeAlias = Any  # dp-accounting is untyped
 
 ADJACENCIES = ("replace_one", "zero_out", "add_or_remove_one")
@@ -48,6 +50,10 @@ RDP_ORDERS: FloatArray = np.concatenate(
 )
 # The time of dp-accounting's bound for fixed-size samples grows with the order cubed.
 _MOST_FIXED_SIZE_ORDERS = 63
+# The probability of infinite loss in a PLD of ours; dp-accounting's own choice.
+_TAIL_MASS = math.exp(-50)
+# Larger losses count as infinite, so that no grid fills the memory.
+_MOST_LOSSES = 2**21
 # dp-accounting takes the exponential of epsilon, which overflows at 709.
 _LARGEST_EXPONENT = 700.0
 
@@ -73,7 +79,9 @@ class PrivacyEvent:
     @property
     def zcdp_rho(self) -> float | None:
         """A zero-concentrated bound."""
-        return None
+        if self.pure_epsilon is None:
+            return None
+        return curves.pure_zcdp_rho(self.pure_epsilon)
 
     @property
     def pure_epsilon(self) -> float | None:
@@ -99,6 +107,16 @@ class PrivacyEvent:
         if self.pure_epsilon is not None:
             bound = min(bound, curves.pure_rdp(self.pure_epsilon, order))
         return bound
+
+    def epsilon_at(self, delta: float) -> float | None:
+        """Return the epsilon of one release, if it has a closed form."""
+        del delta
+        return None
+
+    def delta_at(self, epsilon: float) -> float | None:
+        """Return the delta of one release, if it has a closed form."""
+        del epsilon
+        return None
 
     def rdp(self) -> FloatArray:
         """Return bounds on the Renyi divergences at ``RDP_ORDERS``."""
@@ -249,8 +267,11 @@ class ExponentialEvent(PrivacyEvent):
 
     @property
     def zcdp_rho(self) -> float:
-        """The cost by bounded range, epsilon^2 / 8: [Cesar2021bounding]_."""
-        return self.epsilon**2 / 8
+        """The cost by bounded range, epsilon^2 / 8: [Cesar2021bounding]_.
+
+        Less than the cost of a pure release unless epsilon is large.
+        """
+        return min(self.epsilon**2 / 8, curves.pure_zcdp_rho(self.epsilon))
 
     def pld(self, interval: float) -> PLD:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
@@ -339,14 +360,22 @@ class PoissonGaussianEvent(PrivacyEvent):
         return 1.0 / self.noise_multiplier if self.sampling_rate == 1 else None
 
     @property
-    def zcdp_rho(self) -> float | None:
-        """The zero-concentrated cost, when nothing is sampled away."""
-        return 0.5 / self.noise_multiplier**2 if self.sampling_rate == 1 else None
+    def zcdp_rho(self) -> float:
+        """The cost without sampling: sampling costs no privacy."""
+        return 0.5 / self.noise_multiplier**2
 
     @property
     def mu_bound(self) -> float:
-        """The mu of the Gaussian without sampling, since sampling costs no privacy."""
+        """The mu without sampling: sampling costs no privacy."""
         return 1.0 / self.noise_multiplier
+
+    def epsilon_at(self, delta: float) -> float:
+        """Return the epsilon of one release: [Balle2018amplification]_, Theorem 8."""
+        return curves.sampled_gdp_epsilon(self.mu_bound, self.sampling_rate, delta)
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return the delta of one release: [Balle2018amplification]_, Theorem 8."""
+        return curves.sampled_gdp_delta(self.mu_bound, self.sampling_rate, epsilon)
 
     def rdp_at(self, order: float) -> float:
         """Return a bound on the Renyi divergence at any ``order`` above 1."""
@@ -394,9 +423,32 @@ class FixedSizeGaussianEvent(PrivacyEvent):
             )
 
     @property
+    def rate(self) -> float:
+        """The share of the records in the subset."""
+        return self.sample_size / self.num_records
+
+    @property
+    def gdp_mu(self) -> float | None:
+        """The mu of the Gaussian pair, when nothing is sampled away."""
+        return 1.0 / self.noise_multiplier if self.rate == 1 else None
+
+    @property
+    def zcdp_rho(self) -> float:
+        """The cost without sampling: sampling costs no privacy."""
+        return 0.5 / self.noise_multiplier**2
+
+    @property
     def mu_bound(self) -> float:
-        """The mu of the Gaussian without sampling, since sampling costs no privacy."""
+        """The mu without sampling: sampling costs no privacy."""
         return 1.0 / self.noise_multiplier
+
+    def epsilon_at(self, delta: float) -> float:
+        """Return the epsilon of one release: [Balle2018amplification]_, Theorem 9."""
+        return curves.sampled_gdp_epsilon(self.mu_bound, self.rate, delta)
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return the delta of one release: [Balle2018amplification]_, Theorem 9."""
+        return curves.sampled_gdp_delta(self.mu_bound, self.rate, epsilon)
 
     def rdp_at(self, order: float) -> float:
         """Return a bound on the Renyi divergence at any ``order`` above 1."""
@@ -419,8 +471,8 @@ class FixedSizeGaussianEvent(PrivacyEvent):
         return bound
 
     def pld(self, interval: float) -> PLD:
-        """Return the distribution of all records: valid, without amplification."""
-        return _gaussian_pld(self.noise_multiplier, 1.0, interval)
+        """Return a privacy loss distribution on a grid that dominates the release."""
+        return _fixed_size_pld(self.noise_multiplier, self.rate, interval)
 
 
 def _sampled_rdp_at(
@@ -461,6 +513,36 @@ def _gaussian_pld(noise_multiplier: float, rate: float, interval: float) -> PLD:
         value_discretization_interval=interval,
         neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
+
+
+@lru_cache(maxsize=16)
+def _fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PLD:
+    """Connect the dots of the curve of [Balle2018amplification]_.
+
+    The curve, continued to negative epsilons by the symmetry of replace-one, is that of
+    a pair of distributions that dominates the release: docs/theory. The pair is
+    symmetric, so a loss of -l has e^-l times the probability of l.
+    """
+    mu = 1.0 / noise_multiplier
+    largest = curves.sampled_gdp_epsilon(mu, rate, _TAIL_MASS)
+    if largest > _LARGEST_EXPONENT:
+        return _gaussian_pld(noise_multiplier, 1.0, interval)
+    num_losses = min(math.ceil(largest / interval), _MOST_LOSSES)
+    losses = np.arange(num_losses + 1, dtype=np.float64) * interval
+    deltas = curves.sampled_gdp_deltas(mu, rate, losses)
+    falls = -np.diff(deltas)
+    gains = math.exp(interval) * falls - np.append(falls[1:], 0.0)
+    above = np.maximum(0.0, gains) / math.expm1(interval)
+    below = above * np.exp(-losses[1:])
+    at_zero = max(0.0, 1.0 - above.sum() - below.sum() - deltas[-1])
+    pmf = pld_pmf.DensePLDPmf(
+        discretization=interval,
+        lower_loss=-num_losses,
+        probs=np.concatenate([below[::-1], [at_zero], above]),
+        infinity_mass=deltas[-1],
+        pessimistic_estimate=True,
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,6 @@
 """The accountant against closed forms, loops and other accountants' wrong answers."""
 
+import functools
 import itertools
 import math
 import time
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
@@ -29,6 +31,7 @@ from botorch_dp.privacy import (
     PrivacyEvent,
     PureEvent,
     ZCDPEvent,
+    curves,
 )
 
 EVENTS = [
@@ -256,15 +259,6 @@ class TestComposition:
         pure = sum(2 * event.pure_epsilon for event in EVENTS if event.pure_epsilon)
         assert 0 < mixed.get_epsilon(1e-5) < pure
 
-    def test_fixed_size_sampling(self):
-        amplified = account((FixedSizeGaussianEvent(2.0, 50, 1000), 100))
-        everyone = account((GaussianEvent(2.0), 100))
-        assert amplified.spent(1e-5).method == "RDP (dp-accounting)"
-        assert amplified.get_epsilon(1e-5) < everyone.get_epsilon(1e-5) / 5
-        # Where the Renyi bound of sampling is loose, all records still bound it.
-        nearly_all = account((FixedSizeGaussianEvent(1.0, 999, 1000), 1))
-        assert nearly_all.get_epsilon(1e-5) <= GDP(1.0).epsilon(1e-5) * 1.001
-
     def test_too_many_groups_fall_back_to_renyi(self):
         rates = np.linspace(0.01, 0.02, 70)
         found = account(*((PoissonGaussianEvent(1.0, q), 1) for q in rates))
@@ -355,6 +349,217 @@ class TestBudgets:
         assert account((PureEvent(0.4), 1)).spent_of(PureDP(1.0)).left(1.0) == 0.6
 
 
+def reported_before(events, delta):
+    """The bounds of the first accountant, which new ones must never exceed.
+
+    Basic composition, zCDP and Renyi privacy of what has them without a delta, PLD only
+    without assumed events, and in a PLD fixed-size samples count as all records.
+    """
+    bounds = [math.inf]
+    others = [(event, count) for event, count in events if event.gdp_mu is None]
+    squares = [n * event.gdp_mu**2 for event, n in events if event.gdp_mu is not None]
+    if all(event.approx for event, _ in others):
+        epsilon = sum(count * event.approx[0] for event, count in others)
+        left = delta - sum(count * event.approx[1] for event, count in others)
+        if left > 0 and squares:
+            epsilon += curves.gdp_epsilon(math.sqrt(sum(squares)), left)
+        if left > 0:
+            bounds.append(epsilon)
+    rdp = sum(count * event.rdp() for event, count in events)
+    bounds.append(float(compute_epsilon(RDP_ORDERS, rdp, delta)[0]))
+    plds = []
+    for event, count in others:
+        if isinstance(event, FixedSizeGaussianEvent):
+            event = GaussianEvent(event.noise_multiplier)
+        pld = event.pld(2.0**-12)
+        plds.append(pld if pld is None else pld.self_compose(count))
+    if squares:
+        plds.append(GaussianEvent(1 / math.sqrt(sum(squares))).pld(2.0**-12))
+    if all(pld is not None for pld in plds):
+        total = functools.reduce(lambda one, other: one.compose(other), plds)
+        bounds.append(float(total.get_epsilon_for_delta(delta)))
+    return min(bounds)
+
+
+probabilities = st.floats(-9.0, -4.0).map(lambda exponent: 10.0**exponent)
+small_epsilons = st.floats(0.01, 0.5)
+failing = st.one_of(
+    st.builds(ApproxEvent, small_epsilons, probabilities),
+    st.builds(AssumedEvent, small_epsilons, probabilities),
+)
+reliable = st.one_of(
+    st.builds(GaussianEvent, st.floats(3.0, 50.0)),
+    st.builds(ZCDPEvent, st.floats(1e-4, 0.05)),
+    st.builds(LaplaceEvent, st.floats(2.0, 50.0)),
+    st.builds(PureEvent, small_epsilons),
+    st.builds(ExponentialEvent, small_epsilons),
+    st.builds(PoissonGaussianEvent, st.floats(1.0, 10.0), st.floats(0.01, 1.0)),
+    st.builds(
+        FixedSizeGaussianEvent, st.floats(1.0, 10.0), st.integers(1, 50), st.just(50)
+    ),
+)
+
+
+def histories(events):
+    return st.lists(
+        st.tuples(events, st.integers(1, 20)),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda item: item[0],
+    )
+
+
+class TestReleasesThatCanFail:
+    """Releases with a delta of their own, or with an assumed bound."""
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            ZCDPEvent(0.05),
+            PoissonGaussianEvent(1.0, 0.01),
+            FixedSizeGaussianEvent(2.0, 10, 100),
+            GaussianEvent(5.0),
+            LaplaceEvent(10.0),
+            ExponentialEvent(0.1),
+        ],
+        ids=lambda e: type(e).__name__,
+    )
+    @pytest.mark.parametrize("count", [1, 20])
+    def test_the_rest_is_composed_at_the_delta_that_is_left(self, event, count):
+        rest = account((event, count))
+        left = (1e-5 - 1e-6) / (1 - 1e-6)
+        assumed = account((event, count), (AssumedEvent(0.3, 1e-6), 1))
+        expected = 0.3 + rest.get_epsilon(left)
+        assert assumed.get_epsilon(1e-5) <= expected * (1 + 1e-9)
+        assert assumed.get_epsilon(1e-5) > rest.get_epsilon(1e-5)
+        assert assumed.get_delta(expected) <= 1e-5 * (1 + 1e-3)
+        # A known (epsilon, delta) composes like a pure release, so it costs less.
+        known = account((event, count), (ApproxEvent(0.3, 1e-6), 1))
+        pure = account((event, count), (PureEvent(0.3), 1))
+        assert known.get_epsilon(1e-5) == pytest.approx(pure.get_epsilon(left))
+        assert known.get_epsilon(1e-5) <= expected * (1 + 1e-9)
+        found = known.get_delta(0.5)
+        assert found == pytest.approx(1e-6 + (1 - 1e-6) * pure.get_delta(0.5))
+
+    def test_many_small_releases_and_one_assumed(self):
+        found = account((LaplaceEvent(100.0), 1000), (AssumedEvent(0.1, 1e-6), 1))
+        assert found.get_epsilon(1e-5) == pytest.approx(1.3038, abs=1e-3)  # was 10.1
+        assert found.spent(1e-5).method.endswith("assumed epsilons added")
+
+    @pytest.mark.parametrize("kind", [AssumedEvent, ApproxEvent])
+    @pytest.mark.parametrize("count", [1, 3, 7, 10, 1000])
+    def test_all_of_the_delta_may_be_used_up(self, kind, count):
+        event = kind(1 / count, 1e-5 / count)
+        assert account((event, count)).within(ApproxDP(1.0, 1e-5))
+        pure = account((event, count), (PureEvent(1.0), 1))
+        assert pure.within(ApproxDP(2.0, 1e-5))
+        # What needs a delta of its own has none left, and more failures do not fit.
+        gaussian = account((event, count), (GaussianEvent(1000.0), 1))
+        failure = account((event, count)).get_delta(100.0)
+        assert gaussian.within(ApproxDP(100.0, failure * (1 + 1e-9)))
+        assert not gaussian.within(ApproxDP(100.0, failure))
+        assert not gaussian.within(ApproxDP(100.0, failure * (1 - 1e-9)))
+        assert not account((event, count + 1)).within(ApproxDP(100.0, 1e-5))
+
+    def test_coins_are_independent_and_assumptions_are_not(self):
+        known = account((ApproxEvent(1e-6, 0.1), 10))
+        assert known.get_delta(10.0) == pytest.approx(1 - 0.9**10)
+        assumed = account((AssumedEvent(1e-6, 0.1), 9))
+        assert assumed.get_delta(10.0) == pytest.approx(0.9)
+        assert account((AssumedEvent(1e-6, 0.1), 11)).get_delta(10.0) == 1.0
+        both = account((ApproxEvent(1e-6, 0.1), 1), (AssumedEvent(1e-6, 0.2), 1))
+        assert both.get_delta(10.0) == pytest.approx(1 - 0.9 * 0.8)
+
+    @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-3), (2.0, 0.1)])
+    def test_two_known_releases_by_brute_force(self, epsilon, delta):
+        # The worst (epsilon, delta)-DP mechanism has four outputs.
+        odds = math.exp(epsilon)
+        high, low = odds / (1 + odds), 1 / (1 + odds)
+        one = np.array([delta, (1 - delta) * high, (1 - delta) * low, 0.0])
+        p, q = np.outer(one, one), np.outer(one[::-1], one[::-1])
+        noise = LaplaceEvent(1.0)
+        x = np.linspace(-40.0, 41.0, 400_001)
+        laplace = np.exp(-np.abs(x)) / 2, np.exp(-np.abs(x - 1)) / 2
+        accountant = account((ApproxEvent(epsilon, delta), 2), (noise, 1))
+        for at in (0.0, 0.3, 1.0, 3.0):
+            exact = sum(
+                np.trapezoid(
+                    np.maximum(0.0, a * laplace[0] - math.exp(at) * b * laplace[1]), x
+                )
+                for a, b in zip(p.flat, q.flat, strict=True)
+            )
+            found = accountant.get_delta(at)
+            assert exact - 1e-6 <= found <= exact * 1.01 + 1e-6
+
+    def test_assumptions_that_fail_together(self):
+        # Both releases reveal everything at once, with probability delta; else each is
+        # randomized response. Beside them stands a Gaussian release.
+        delta, epsilon, mu = 1e-3, 0.4, 0.5
+        accountant = account(
+            (AssumedEvent(epsilon, delta), 2), (GaussianEvent(1 / mu), 1)
+        )
+        odds = math.exp(epsilon)
+        high, low = odds / (1 + odds), 1 / (1 + odds)
+        pairs = [(high**2, low**2), (2 * high * low, 2 * high * low), (low**2, high**2)]
+        for at in (0.8, 1.2, 2.0):
+            exact = delta + (1 - delta) * sum(
+                p * curves.gdp_delta(mu, at + math.log(q / p))
+                for p, q in pairs
+                if at + math.log(q / p) >= 0
+            )
+            assert exact <= accountant.get_delta(at)
+
+    @settings(deadline=None, max_examples=40)
+    @given(history=histories(st.one_of(failing, reliable)))
+    def test_never_above_what_was_reported_before(self, history):
+        before = reported_before(history, 1e-5)
+        found = account(*history).get_epsilon(1e-5)
+        assert found <= before * (1 + 1e-3) + 2.0**-12
+
+    @settings(deadline=None, max_examples=40)
+    @given(history=histories(st.one_of(failing, reliable)))
+    def test_finite_wherever_finite(self, history):
+        failure = sum(n * event.approx[1] for event, n in history if event.approx)
+        found = account(*history).get_epsilon(1e-3 + failure)
+        assert math.isfinite(found)
+        delta = account(*history).get_delta(found)
+        assert delta <= (1e-3 + failure) * 1.02
+
+    @settings(deadline=None, max_examples=20)
+    @given(epsilon=st.floats(0.01, 1.0), delta=probabilities, count=st.integers(1, 40))
+    def test_known_releases_reach_the_optimal_composition(self, epsilon, delta, count):
+        # Kairouz, Oh and Viswanath, Theorem 3.3: exact.
+        total = 1e-3
+        failure = -math.expm1(count * math.log1p(-delta))
+        left = (total - failure) / (1 - failure)
+        found = account((ApproxEvent(epsilon, delta), count)).get_epsilon(total)
+        if left <= 0:
+            assert found == math.inf
+        else:
+            optimal = optimal_pure_composition(epsilon, count, left)
+            assert found >= optimal - 1e-9
+            assert found == pytest.approx(optimal, rel=1e-3, abs=1e-4)
+
+    def test_assumed_events_add_up(self):
+        # They may fail together: nothing better than the union bound holds.
+        accountant = PrivacyAccountant()
+        accountant.compose(AssumedEvent(0.1, 0.02), 10)
+        assert accountant.get_epsilon(0.19) == math.inf
+        assert accountant.get_epsilon(0.2 + 1e-9) == pytest.approx(1.0, rel=1e-6)
+
+    def test_gaussians_are_one_summand(self):
+        accountant = account((AssumedEvent(0.5, 9e-6), 1), (GaussianEvent(3.0), 1))
+        expected = 0.5 + GDP(1 / 3).epsilon(1e-6)
+        assert accountant.get_epsilon(1e-5) == pytest.approx(expected, rel=1e-6)
+        assert accountant.get_delta(expected) == pytest.approx(1e-5, rel=1e-4)
+        assert accountant.get_delta(0.4) == 1.0  # below the assumed epsilon: nothing
+
+    def test_delta_inverts_basic_composition(self):
+        accountant = account((AssumedEvent(0.5, 1e-6), 2), (PureEvent(0.25), 4))
+        epsilon = accountant.get_epsilon(1e-5)
+        assert accountant.get_delta(epsilon) == pytest.approx(1e-5, rel=1e-6)
+
+
 class TestOpacus:
     @pytest.mark.default_device
     def test_trains_a_model_then_takes_a_laplace_release(self):
@@ -406,25 +611,6 @@ class TestOpacus:
         with pytest.raises(InvalidArgumentError, match="replace_one"):
             replaced.step(noise_multiplier=1.0, sample_rate=0.1)
         assert replaced.history == []
-
-    def test_assumed_events_add_up(self):
-        # They may fail together: nothing better than the union bound holds.
-        accountant = PrivacyAccountant()
-        accountant.compose(AssumedEvent(0.1, 0.02), 10)
-        assert accountant.get_epsilon(0.19) == math.inf
-        assert accountant.get_epsilon(0.2 + 1e-9) == pytest.approx(1.0, rel=1e-6)
-
-    def test_gaussians_are_one_summand(self):
-        accountant = account((AssumedEvent(0.5, 9e-6), 1), (GaussianEvent(3.0), 1))
-        expected = 0.5 + GDP(1 / 3).epsilon(1e-6)
-        assert accountant.get_epsilon(1e-5) == pytest.approx(expected, rel=1e-6)
-        assert accountant.get_delta(expected) == pytest.approx(1e-5, rel=1e-4)
-        assert accountant.get_delta(0.4) == 1.0  # below the assumed epsilon: nothing
-
-    def test_delta_inverts_basic_composition(self):
-        accountant = account((AssumedEvent(0.5, 1e-6), 2), (PureEvent(0.25), 4))
-        epsilon = accountant.get_epsilon(1e-5)
-        assert accountant.get_delta(epsilon) == pytest.approx(1e-5, rel=1e-6)
 
     def test_calibrates_opacus_noise(self):
         noise = get_noise_multiplier(
