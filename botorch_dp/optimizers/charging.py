@@ -3,6 +3,7 @@
 import math
 import uuid
 import warnings
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,6 +49,9 @@ ASSUMPTIONS = (
 class ChargingOptimizer(PrivateOptimizer):
     """An optimizer that charges a ledger.
 
+    The releases of a run, and what each costs, follow from its public settings alone
+    (:meth:`_plan`).
+
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
         num_records: The number n of records.
@@ -56,6 +60,9 @@ class ChargingOptimizer(PrivateOptimizer):
         transform: The search coordinates, see :class:`Coordinates`.
         ledger: What is charged; by default one with the guarantee as its cap.
     """
+
+    adjacency: str = "replace_one"
+    secure: bool | SecureNoise = False
 
     def __init__(
         self,
@@ -111,15 +118,53 @@ class ChargingOptimizer(PrivateOptimizer):
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "labels": self._labels, "charges": self._charges}
 
+    @abstractmethod
+    def _plan(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return every release of the whole run, from public settings alone.
+
+        Returns:
+            Pairs of an event and how many releases of that cost the run makes.
+        """
+
+    def _left_of_plan(
+        self, charges: list[dict[str, Any]]
+    ) -> list[tuple[PrivacyEvent, int]]:
+        """Return the releases of the plan that these charges do not pay for.
+
+        Raises:
+            ValueError: If one of the charges is not in the plan.
+        """
+        left = self._plan()
+        for charge in charges:
+            event, count = PrivacyEvent.from_dict(charge["event"]), charge["count"]
+            for index, (planned, available) in enumerate(left):
+                if _costs_the_same(planned, event):
+                    paid = min(count, available)
+                    left[index] = (planned, available - paid)
+                    count -= paid
+            if count or charge["adjacency"] != self.adjacency:
+                raise ValueError(
+                    f"a charge of {charge['count']} x {event!r} for "
+                    f"{charge['adjacency']!r} is not in the plan of this run, "
+                    f"{self._plan()!r} for {self.adjacency!r}"
+                )
+        return [(planned, count) for planned, count in left if count]
+
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
         spent = 0
         for charge in state["charges"]:
             check_event(PrivacyEvent.from_dict(charge["event"]), charge["adjacency"])
             check_choice("noise", charge["noise"], NOISE_NAMES)
+            if (charge["noise"] == SecureNoise.name) != bool(self.secure):
+                raise ValueError(
+                    f"a charge with {charge['noise']} noise, where secure="
+                    f"{bool(self.secure)}"
+                )
             spent += check_count("count", charge["count"])
             if not self._is_ours(charge["mechanism"], state["labels"]):
                 raise ValueError(f"a charge of another run, {charge['mechanism']!r}")
+        self._left_of_plan(state["charges"])
         if not state["labels"] or not all(
             label.startswith(f"{self.name} ") for label in state["labels"]
         ):
@@ -244,6 +289,17 @@ def mean_sensitivity(width: float, num_records: int) -> float:
     million records, along either dimension: at most n 2^-53. Not proven for any order.
     """
     return width / num_records * (1 + num_records * 2.0**-44)
+
+
+def _costs_the_same(first: PrivacyEvent, second: PrivacyEvent) -> bool:
+    """Return whether two events are equal up to rounding on another machine."""
+    ours, theirs = first.to_dict(), second.to_dict()
+    return ours.keys() == theirs.keys() and all(
+        math.isclose(value, theirs[key], rel_tol=1e-9)
+        if isinstance(value, float)
+        else value == theirs[key]
+        for key, value in ours.items()
+    )
 
 
 def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
