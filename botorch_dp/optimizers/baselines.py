@@ -29,7 +29,7 @@ from botorch_dp.optimizers.base import PrivateOptimizer, Step
 from botorch_dp.optimizers.dp_gibo import DPGIBO
 from botorch_dp.optimizers.gradient_descent import PrivateGradientDescent
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
-from botorch_dp.privacy import GDP, Certificate
+from botorch_dp.privacy import GDP, Certificate, PrivacyEvent
 
 # A bound that no gradient reaches, for optimizers that do not clip.
 _NO_CLIPPING = 1e30
@@ -108,6 +108,10 @@ class GIBO(DPGIBO):
     def certificate(self) -> Certificate:
         """Say that nothing is guaranteed."""
         return _not_private(self)
+
+    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return every release of the whole run, and how many there are of it."""
+        return []
 
     def _release(self, private_mean: Tensor) -> Tensor:
         self._num_charged += 1

@@ -3,6 +3,7 @@
 import math
 import uuid
 import warnings
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -46,6 +47,9 @@ ASSUMPTIONS = (
 class ChargingOptimizer(PrivateOptimizer):
     """An optimizer that charges a ledger.
 
+    The releases of a run, and what each costs, follow from its public settings alone
+    (:meth:`planned_releases`).
+
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
         num_records: The number n of records.
@@ -54,6 +58,9 @@ class ChargingOptimizer(PrivateOptimizer):
         transform: The search coordinates, see :class:`Coordinates`.
         ledger: What is charged; by default one with the guarantee as its cap.
     """
+
+    adjacency: str = "replace_one"
+    secure: bool | SecureNoise = False
 
     def __init__(
         self,
@@ -109,15 +116,53 @@ class ChargingOptimizer(PrivateOptimizer):
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "labels": self._labels, "charges": self._charges}
 
+    @abstractmethod
+    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return every release of the whole run, from public settings alone.
+
+        Returns:
+            Pairs of an event and how many releases of that cost the run makes.
+        """
+
+    def _left_of_plan(
+        self, charges: list[dict[str, Any]]
+    ) -> list[tuple[PrivacyEvent, int]]:
+        """Return the releases of the plan that these charges do not pay for.
+
+        Raises:
+            ValueError: If one of the charges is not in the plan.
+        """
+        left = self.planned_releases()
+        for charge in charges:
+            event, count = PrivacyEvent.from_dict(charge["event"]), charge["count"]
+            for index, (planned, available) in enumerate(left):
+                if _costs_the_same(planned, event):
+                    paid = min(count, available)
+                    left[index] = (planned, available - paid)
+                    count -= paid
+            if count or charge["adjacency"] != self.adjacency:
+                raise ValueError(
+                    f"a charge of {charge['count']} x {event!r} for "
+                    f"{charge['adjacency']!r} is not in the plan of this run, "
+                    f"{self.planned_releases()!r} for {self.adjacency!r}"
+                )
+        return [(planned, count) for planned, count in left if count]
+
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
         spent = 0
         for charge in state["charges"]:
             check_event(PrivacyEvent.from_dict(charge["event"]), charge["adjacency"])
             check_choice("noise", charge["noise"], NOISE_NAMES)
+            if (charge["noise"] == SecureNoise.name) != bool(self.secure):
+                raise ValueError(
+                    f"a charge with {charge['noise']} noise, where secure="
+                    f"{bool(self.secure)}"
+                )
             spent += check_count("count", charge["count"])
             if not self._is_ours(charge["mechanism"], state["labels"]):
                 raise ValueError(f"a charge of another run, {charge['mechanism']!r}")
+        self._left_of_plan(state["charges"])
         if not state["labels"] or not all(
             label.startswith(f"{self.name} ") for label in state["labels"]
         ):
@@ -136,21 +181,23 @@ class ChargingOptimizer(PrivateOptimizer):
     def _settle(self, state: dict[str, Any]) -> None:
         """Make the charges of the state that the ledger does not have: all or none."""
         missing = _difference(state["charges"], _charges_of(self.ledger.entries))
-        accountant = self.ledger.accountant()
-        for charge in missing:
-            event = PrivacyEvent.from_dict(charge["event"])
-            accountant.compose(event, charge["count"])
-            if self.ledger.adjacency not in (None, charge["adjacency"]):
-                raise OptimizerStateError(
-                    f"state_dict was charged for adjacency {charge['adjacency']!r}, "
-                    f"the ledger is for {self.ledger.adjacency!r}."
-                )
-        cap = self.ledger.cap
-        if missing and cap is not None and not accountant.within(cap):
+        if not missing:
+            return
+        if self.ledger.adjacency not in (None, self.adjacency):
+            raise OptimizerStateError(
+                f"state_dict was charged for adjacency {self.adjacency!r}, the ledger "
+                f"is for {self.ledger.adjacency!r}."
+            )
+        releases = [(PrivacyEvent.from_dict(c["event"]), c["count"]) for c in missing]
+        try:
+            # In a new ledger the whole plan, of which the state has made a part.
+            whole = releases if len(self.ledger) else self.planned_releases()
+            self.ledger.reserve(whole, adjacency=self.adjacency)
+        except BudgetExceededError as error:
             raise BudgetExceededError(
                 "What the state has spent does not fit under the ledger's cap "
-                f"{cap!r}. Nothing was recorded, nothing loaded."
-            )
+                f"{self.ledger.cap!r}. Nothing was recorded, nothing loaded."
+            ) from error
         for charge in missing:
             self.ledger.charge(
                 PrivacyEvent.from_dict(charge["event"]),
@@ -229,6 +276,17 @@ def mean_sensitivity(width: float, num_records: int) -> float:
     million records, along either dimension: at most n 2^-53. Not proven for any order.
     """
     return width / num_records * (1 + num_records * 2.0**-44)
+
+
+def _costs_the_same(first: PrivacyEvent, second: PrivacyEvent) -> bool:
+    """Return whether two events are equal up to rounding on another machine."""
+    ours, theirs = first.to_dict(), second.to_dict()
+    return ours.keys() == theirs.keys() and all(
+        math.isclose(value, theirs[key], rel_tol=1e-9)
+        if isinstance(value, float)
+        else value == theirs[key]
+        for key, value in ours.items()
+    )
 
 
 def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:

@@ -122,11 +122,31 @@ class DPFTSServer:
         self._num_broadcasts = 0
         self._name = f"dp-fts-de {uuid.uuid4().hex}"
         self._last: Tensor | None = None
-        if not self.ledger.allows(self._mechanism(0).event()):
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Let the ledger account for all rounds as one plan, or as many as it allows."""
+        event, num_rounds = self.event(), self.num_rounds
+        if not self.ledger.allows(event, num_rounds):
+            too_many, num_rounds = num_rounds, 0
+            while too_many - num_rounds > 1:
+                middle = (too_many + num_rounds) // 2
+                if self.ledger.allows(event, middle):
+                    num_rounds = middle
+                else:
+                    too_many = middle
+        if not num_rounds:
             raise InvalidArgumentError(
-                f"ledger must allow at least one broadcast, {self.event()!r}: its cap "
-                f"is {self.ledger.cap!r}."
+                f"ledger must allow at least one broadcast, {event!r}: its cap is "
+                f"{self.ledger.cap!r}."
             )
+        mechanism = self._mechanism(0)
+        self.ledger.reserve(
+            [(event, num_rounds)],
+            adjacency=mechanism.adjacency,
+            unit=mechanism.unit,
+            run=self._name,
+        )
 
     @property
     def num_broadcasts(self) -> int:

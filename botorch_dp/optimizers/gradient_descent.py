@@ -40,6 +40,7 @@ from botorch_dp.privacy import (
     GaussianMechanism,
     Guarantee,
     Ledger,
+    PrivacyEvent,
     SecureNoise,
     clip_rows,
 )
@@ -106,6 +107,7 @@ class PrivateGradientDescent(ChargingOptimizer):
         warn_of_large_delta(guarantee, self.num_records, stacklevel=4)
         self.clip_norm = check_positive("clip_norm", clip_norm)
         self.adjacency = check_choice("adjacency", adjacency, tuple(_MOVES))
+        self.secure = secure
         width = _MOVES[self.adjacency] * self.clip_norm
         sensitivity = mean_sensitivity(width, self.num_records)
         share = share_of_a_step(
@@ -161,9 +163,12 @@ class PrivateGradientDescent(ChargingOptimizer):
                 the ledger's cap.
         """
         if not self._num_charged:
-            cost = self._mechanism.event(self.bounds.shape[-1])
-            check_affordable(self.ledger, [(cost, self.num_steps)], self.adjacency)
+            check_affordable(self.ledger, self.planned_releases(), self.adjacency)
         return super().ask()
+
+    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return every release of the whole run, and how many there are of it."""
+        return [(self._mechanism.event(self.coordinates.dim), self.num_steps)]
 
     def certificate(self) -> Certificate:
         """Return what is guaranteed of everything charged to the ledger."""

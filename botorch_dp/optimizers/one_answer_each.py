@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from botorch_dp._checks import check_choice, check_count
-from botorch_dp.optimizers.charging import NOISE_NAMES
 from botorch_dp.privacy import (
     Certificate,
     GaussianEvent,
@@ -17,6 +16,7 @@ from botorch_dp.privacy import (
     SystemNoise,
     ZCDPEvent,
 )
+from botorch_dp.privacy.entries import NOISE_NAMES
 from botorch_dp.privacy.events import check_event
 
 # How costly an event is beside others of its kind, whatever delta is.

@@ -40,6 +40,7 @@ from botorch_dp.optimizers.base import OptimizationResult, Step
 from botorch_dp.optimizers.charging import (
     ASSUMPTIONS,
     ChargingOptimizer,
+    check_affordable,
     warn_of_large_delta,
 )
 from botorch_dp.optimizers.private_losses import Losses, checked_chunks
@@ -50,7 +51,13 @@ from botorch_dp.optimizers.published_release import (
 )
 from botorch_dp.optimizers.releases import Release, Released
 from botorch_dp.optimizers.stable_release import AdaptiveRelease, StableRelease
-from botorch_dp.privacy import Certificate, Guarantee, Ledger, SecureNoise
+from botorch_dp.privacy import (
+    Certificate,
+    Guarantee,
+    Ledger,
+    PrivacyEvent,
+    SecureNoise,
+)
 
 # For the unit cube, like DP-GIBO's; Matern-5/2 because losses need not be smooth.
 _DEFAULT_LENGTHSCALE = 0.5
@@ -231,6 +238,29 @@ class PrivateBO(ChargingOptimizer):
         released = {} if self._released is None else self._released.details
         return {**self._release.details, **released}
 
+    def ask(self) -> Tensor:
+        """Return the points to evaluate next.
+
+        Returns:
+            A ``b x d`` tensor; the same one until :meth:`tell` is called.
+
+        Raises:
+            BudgetExceededError: Before the first step, if all releases of the run do
+                not fit under the ledger's cap.
+        """
+        if not self._history:
+            self._check_affordable()
+        return super().ask()
+
+    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return every release of the whole run, and how many there are of it."""
+        return self._release.plan()
+
+    def _check_affordable(self) -> None:
+        """Raise, before the first charge, unless all releases can be paid for."""
+        if not self._num_charged:
+            check_affordable(self.ledger, self.planned_releases(), self.adjacency)
+
     def result(self) -> OptimizationResult:
         """Return what was released, with its certificate."""
         released = self._released or self._release.so_far()
@@ -309,9 +339,15 @@ class PrivateBO(ChargingOptimizer):
             index = Released(**state["released"]).index
             if index is not None and not 0 <= index < len(self.candidates):
                 raise ValueError(f"no candidate {index}")
-            if not state["charges"]:
-                raise ValueError("a release that nobody paid for")
-        self._release.check_state(state["release"])
+            if left := self._left_of_plan(state["charges"]):
+                raise ValueError(f"a release without the charges for {left!r}")
+        for charge in state["charges"]:
+            if (charge["condition"] or "") != self._release.condition:
+                raise ValueError(
+                    f"a charge under another condition, {charge['condition']!r}"
+                )
+        num_charged = sum(charge["count"] for charge in state["charges"])
+        self._release.check_state(state["release"], num_charged)
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
@@ -335,6 +371,9 @@ class PrivateBO(ChargingOptimizer):
         private = torch.cat([self._clip(chunk) for chunk in chunks])
         noise_std = self._release.observe(self._asked, private)
         if len(self._history) + 1 == self.num_steps or self._release.is_spent:
+            # Once more, for all of them: others may have spent in the meantime, and a
+            # point that was drawn would be lost if its value could not be paid for.
+            self._check_affordable()
             self._released = self._release.finish()
         x = X[-1]
         if not self._release.points_are_public:

@@ -26,7 +26,7 @@ from torch import Tensor
 from botorch_dp.acquisition.private_ucb import ucb_beta
 from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.optimizers.charging import ChargingOptimizer, RunLedger
+from botorch_dp.optimizers.charging import RunLedger
 from botorch_dp.optimizers.information_gain import information_gain_bound
 from botorch_dp.optimizers.release_theory import (
     LipschitzValueRelease,
@@ -74,7 +74,27 @@ class PublishedRelease(Release):
     def __init__(self, run: "PrivateBO") -> None:
         super().__init__(run)
         self._private_best = -math.inf
+        # The probability that a bound fails though the condition holds; is charged.
+        self._delta: float | None = None
+        self._chooser: ExponentialMechanism | None = None
+        self._valuer: LaplaceMechanism | None = None
         self._start()
+
+    def plan(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return the costs of the point and of the value, if they are released."""
+        events = []
+        if self._chooser is not None:
+            events.append(self._chooser.event())
+        if self._valuer is not None:
+            events.append(self._valuer.event(1))
+        return [(self.cost(event), 1) for event in events]
+
+    def cost(self, event: PrivacyEvent) -> PrivacyEvent:
+        """Return what a release costs under the condition."""
+        if self._delta is None:
+            return event
+        assert event.pure_epsilon is not None
+        return AssumedEvent(event.pure_epsilon, self._delta)
 
     def next(self, step: int) -> list[int]:
         """Return the candidate with the largest upper confidence bound: private."""
@@ -102,15 +122,20 @@ class PublishedRelease(Release):
     def _beta(self, step: int) -> float:
         return self.run.beta
 
-    def _release_value(
-        self, guarantee: PureDP, sensitivity: float, ledger: RunLedger
-    ) -> float:
-        mechanism = LaplaceMechanism(guarantee, sensitivity=sensitivity, **self.noise)
-        # Of shape 1, as a tensor of the private value alone.
-        private = torch.full(
-            (1,), self._private_best, dtype=torch.float64, device=self.run.bounds.device
-        )
-        return self.to_loss(float(mechanism.release(private, ledger=ledger)))
+    def finish(self) -> Released:
+        """Draw a candidate (Algorithm 1, line 12), then the value (lines 13 to 15)."""
+        ledger, index, value = _Conditional(self), None, None
+        if self._chooser is not None:
+            index = int(self._chooser.release(self._private.mean, ledger=ledger))
+        if self._valuer is not None:
+            # Of shape 1, as a tensor of the private value alone.
+            device = self.run.bounds.device
+            private = torch.full(
+                (1,), self._private_best, dtype=torch.float64, device=device
+            )
+            value = self.to_loss(float(self._valuer.release(private, ledger=ledger)))
+        self._start()
+        return Released(index, value)
 
     def _warn_if_useless(self, what: str, scale: float) -> None:
         """Warn, from public numbers, where noise is larger than what it hides."""
@@ -130,6 +155,7 @@ class _GaussianProcessRelease(PublishedRelease):
     """Point and value under the assumption that objectives are a Gaussian process."""
 
     assumptions: ClassVar[tuple[str, ...]] = (_GP_ASSUMPTION,)
+    condition: ClassVar[str] = "objectives from the stated Gaussian process"
 
     def __init__(
         self, run: "PrivateBO", *, correlation: float, constants: str = "repaired"
@@ -153,13 +179,17 @@ class _GaussianProcessRelease(PublishedRelease):
         if run.what != "value":
             self.point = kusner_point_release(**self._setting)
             self.details["point"] = asdict(self.point)
-            scale = 2 * self.point.sensitivity / self._share.epsilon
-            self._warn_if_useless("point's score", scale)
+            self._chooser = ExponentialMechanism(
+                self._share, sensitivity=self.point.sensitivity, **self.noise
+            )
+            self._warn_if_useless("point's score", self._chooser.scale)
         if run.what != "point":
             self.value = self._value_bound()
             self.details["value"] = asdict(self.value)
-            scale = self.value.sensitivity / self._share.epsilon
-            self._warn_if_useless("value", scale)
+            self._valuer = LaplaceMechanism(
+                self._share, sensitivity=self.value.sensitivity, **self.noise
+            )
+            self._warn_if_useless("value", self._valuer.scale)
 
     @staticmethod
     def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
@@ -179,25 +209,9 @@ class _GaussianProcessRelease(PublishedRelease):
         return ucb_beta(
             step=step,
             num_candidates=self._setting["num_candidates"],
-            delta=self._delta,
+            delta=self._setting["delta"],
             constants=self._setting["constants"],
         )
-
-    def finish(self) -> Released:
-        """Draw a candidate (line 12), then the value (lines 13 to 15)."""
-        ledger = _Conditional(
-            self.run, "objectives from the stated Gaussian process", self._delta
-        )
-        index = value = None
-        if self.point is not None:
-            chooser = ExponentialMechanism(
-                self._share, sensitivity=self.point.sensitivity, **self.noise
-            )
-            index = int(chooser.release(self._private.mean, ledger=ledger))
-        if self.value is not None:
-            value = self._release_value(self._share, self.value.sensitivity, ledger)
-        self._start()
-        return Released(index, value)
 
 
 class KusnerRelease(_GaussianProcessRelease):
@@ -277,6 +291,7 @@ class LipschitzRelease(PublishedRelease):
         "within the stated range of regularizations, and the validation loss is "
         "Lipschitz in their weights with the stated constant; worst case otherwise",
     )
+    condition: ClassVar[str] = "models of Assumption 2 with their constants"
 
     def __init__(
         self,
@@ -304,10 +319,12 @@ class LipschitzRelease(PublishedRelease):
         )
         self.details = {"value": asdict(self.value)}
         # In units of the gain, like the value itself.
-        self._sensitivity = self.value.sensitivity / run.prior_std
-        assert isinstance(run.guarantee, PureDP)
-        self._share = run.guarantee
-        self._warn_if_useless("value", self._sensitivity / self._share.epsilon)
+        self._valuer = LaplaceMechanism(
+            run.guarantee,
+            sensitivity=self.value.sensitivity / run.prior_std,
+            **self.noise,
+        )
+        self._warn_if_useless("value", self._valuer.scale)
 
     @staticmethod
     def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
@@ -318,33 +335,19 @@ class LipschitzRelease(PublishedRelease):
             )
         return guarantee
 
-    def finish(self) -> Released:
-        """Release the best value (lines 3 to 6)."""
-        ledger = _Conditional(self.run, "models of Assumption 2 with their constants")
-        value = self._release_value(self._share, self._sensitivity, ledger)
-        self._start()
-        return Released(None, value)
-
 
 class _Conditional(RunLedger):
     """Says in the ledger what a release rests on.
 
     Args:
-        run: Whose ledger.
-        condition: What has to hold, without a comma.
-        delta: The probability that a bound fails even so, which is charged.
+        release: Whose costs and condition.
     """
 
-    def __init__(
-        self, run: ChargingOptimizer, condition: str, delta: float | None = None
-    ) -> None:
-        super().__init__(run)
-        self._condition, self._delta = condition, delta
+    def __init__(self, release: PublishedRelease) -> None:
+        super().__init__(release.run)
+        self._release = release
 
     def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
         """Record the cost, or raise and record nothing."""
-        labels["condition"] = self._condition
-        if self._delta is not None:
-            assert event.pure_epsilon is not None
-            event = AssumedEvent(event.pure_epsilon, self._delta)
-        return super().charge(event, count=count, **labels)
+        labels["condition"] = self._release.condition
+        return super().charge(self._release.cost(event), count=count, **labels)

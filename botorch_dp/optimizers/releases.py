@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from botorch_dp.optimizers.charging import ASSUMPTIONS
-from botorch_dp.privacy import Guarantee, SecureNoise
+from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
 
 if TYPE_CHECKING:
     from botorch_dp.optimizers.private_bo import PrivateBO
@@ -38,6 +38,8 @@ class Release(ABC):
     releases: ClassVar[tuple[str, ...]] = ("both", "point", "value")
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS[:1]
     points_are_public: ClassVar[bool] = True
+    # What the ledger says the release rests on, without a comma; "" for nothing.
+    condition: ClassVar[str] = ""
     # Whether a state before the end holds all that is needed to go on.
     can_go_on: ClassVar[bool] = False
 
@@ -49,6 +51,10 @@ class Release(ABC):
     @abstractmethod
     def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
         """Return the guarantee if this release can meet it."""
+
+    @abstractmethod
+    def plan(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return what will be charged in all, from public settings alone."""
 
     @abstractmethod
     def next(self, step: int) -> list[int]:
@@ -82,14 +88,22 @@ class Release(ABC):
 
     def num_due(self, num_steps: int) -> int:
         """Return how many charges so many steps must have made."""
-        return 0 if num_steps < self.run.num_steps else 1
+        if num_steps < self.run.num_steps:
+            return 0
+        return sum(count for _, count in self.plan())
 
     def state(self) -> dict[str, Any]:
         """Return what is public and needed to go on."""
         return {}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise unless the state can be restored."""
+    def check_state(self, state: dict[str, Any], num_charged: int) -> None:
+        """Raise unless the state can be restored.
+
+        Args:
+            state: What :meth:`state` returned.
+            num_charged: How many releases were charged by then.
+        """
+        del num_charged
         if set(state) != set(self.state()):
             raise ValueError(f"unexpected parts {sorted(state)}")
 

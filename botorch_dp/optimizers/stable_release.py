@@ -1,6 +1,7 @@
 """Releases that hold in the worst case, without an assumption on the data."""
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,6 +24,7 @@ from botorch_dp.privacy import (
     GaussianMechanism,
     Guarantee,
     LaplaceMechanism,
+    PrivacyEvent,
     PureDP,
     SecureNoise,
 )
@@ -62,6 +64,13 @@ class StableRelease(Release):
             )
         return guarantee
 
+    def plan(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return the costs of the choice, and of the value if it is released."""
+        releases = [(self._chooser.event(), 1)]
+        if self._valuer is not None:
+            releases.append((self._valuer.event(1), 1))
+        return releases
+
     def next(self, step: int) -> list[int]:
         """Return the next points of the design."""
         size = self.run.batch_size
@@ -76,34 +85,17 @@ class StableRelease(Release):
     def finish(self) -> Released:
         """Choose a candidate, then release its value."""
         run, told = self.run, self._private_losses
-        evaluated = [index for indices in told for index in indices]
+        assert [index for indices in told for index in indices] == self._design
         private = torch.cat([*told.values()], dim=-1)  # n x T
-        point, value = self._split()
-        scores = StableScores(
-            run.kernel,
-            run.search_candidates,
-            evaluated,
-            num_records=run.num_records,
-            width=self.loss_width,
-            noise_variance=run.noise_variance,
-        )
-        method = self._scoring or scores.choose_method(point.to_pure().epsilon)
-        # All that may fail comes before the first charge.
-        chooser = ExponentialMechanism(
-            point, sensitivity=scores.sensitivity(method), **self.noise
-        )
+        scores, method = self._scores, self._method
+        chooser, valuer = self._chooser, self._valuer
         details = {
             "scoring": method,
             "sensitivity": chooser.sensitivity,
             "scale": chooser.scale,
         }
-        valuer = None
-        if value is not None:
-            kind = LaplaceMechanism if isinstance(value, PureDP) else GaussianMechanism
-            size = scores.value_sensitivity(method)
-            valuer = kind(value, sensitivity=size, **self.noise)
-            valuer.event(1)
-            details["value_sensitivity"] = size
+        if valuer is not None:
+            details["value_sensitivity"] = valuer.sensitivity
         ledger = RunLedger(run)
         chosen = chooser.release(scores.private_scores(method, private), ledger=ledger)
         index, released = int(scores.candidates(method)[chosen]), None
@@ -112,6 +104,37 @@ class StableRelease(Release):
             released = run.loss_range[0] + float(valuer.release(loss, ledger=ledger))
         self._start()  # forget
         return Released(None if run.what == "value" else index, released, details)
+
+    # From public numbers alone: all that may fail fails before anything is evaluated.
+    @cached_property
+    def _scores(self) -> StableScores:
+        return StableScores(
+            self.run.kernel,
+            self.run.search_candidates,
+            self._design,
+            num_records=self.run.num_records,
+            width=self.loss_width,
+            noise_variance=self.run.noise_variance,
+        )
+
+    @cached_property
+    def _method(self) -> str:
+        epsilon = self._split()[0].to_pure().epsilon
+        return self._scoring or self._scores.choose_method(epsilon)
+
+    @cached_property
+    def _chooser(self) -> ExponentialMechanism:
+        size = self._scores.sensitivity(self._method)
+        return ExponentialMechanism(self._split()[0], sensitivity=size, **self.noise)
+
+    @cached_property
+    def _valuer(self) -> LaplaceMechanism | GaussianMechanism | None:
+        value = self._split()[1]
+        if value is None:
+            return None
+        kind = LaplaceMechanism if isinstance(value, PureDP) else GaussianMechanism
+        size = self._scores.value_sensitivity(self._method)
+        return kind(value, sensitivity=size, **self.noise)
 
     def _split(self) -> tuple[Guarantee, Guarantee | None]:
         """Return the shares of the point and of the value."""
@@ -186,6 +209,10 @@ class AdaptiveRelease(Release):
         """Whether all steps have been paid for."""
         return self.run._num_charged >= self.run.num_steps
 
+    def plan(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return the cost of a mean, once for each step."""
+        return [(self._mechanism.event(1), self.run.num_steps)]
+
     def num_due(self, num_steps: int) -> int:
         """Return how many charges so many steps must have made."""
         return num_steps
@@ -219,11 +246,13 @@ class AdaptiveRelease(Release):
         """Return what was released."""
         return {"indices": self._indices, "values": self._values}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise unless the state can be restored."""
-        super().check_state(state)
-        if len(state["indices"]) > self.run.num_steps:
-            raise ValueError("more values than steps")
+    def check_state(self, state: dict[str, Any], num_charged: int) -> None:
+        """Raise unless the state can be restored, and every value was paid for."""
+        super().check_state(state, num_charged)
+        if len(state["indices"]) > num_charged:
+            raise ValueError(
+                f"{len(state['indices'])} values, but only {num_charged} charges"
+            )
         for index, value in zip(state["indices"], state["values"], strict=True):
             if not (
                 0 <= check_count("index", index, minimum=0) < len(self._posterior.mean)

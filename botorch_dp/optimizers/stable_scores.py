@@ -12,12 +12,18 @@ the most that replacing one of n records can change a score:
   averaged: R/n, whatever w is. It costs n predictions for each candidate.
 * ``"linear"``: the smoothed mean loss: :math:`\|w\|_1 R/n`, at the worst candidate.
 
+The weights w are public. They are solved for in double precision, whatever the dtype of
+the candidates, and no row that is applied to private losses has a larger norm than the
+sensitivity was computed from: solving for one candidate rounds differently from solving
+for many, and an ill-conditioned kernel matrix magnifies that.
+
 Smoothing can choose a candidate that was never evaluated; it pays for the choice among
 more of them. All scores are minus the estimated loss: higher is better.
 """
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
@@ -59,10 +65,10 @@ class StableScores:
         width: float,
         noise_variance: float,
     ) -> None:
-        self._kernel, self._candidates, self._evaluated = kernel, candidates, evaluated
+        self._candidates, self._evaluated = candidates.double(), evaluated
         self._n, self._width, self._middle = num_records, width, width / 2
         self._dictionary = KernelDictionary(
-            kernel, candidates[evaluated], noise_variance=noise_variance
+            kernel, self._candidates[evaluated], noise_variance=noise_variance
         )
 
     @property
@@ -94,10 +100,11 @@ class StableScores:
         """Return the most that one record can change the score of any candidate."""
         if method != "linear":
             return self.record_sensitivity
-        largest = max(
-            float(weights.abs().sum(dim=-1).max()) for weights in self._weights()
-        )
-        return largest * self.record_sensitivity
+        norm, T = self._largest_norm, len(self._evaluated)
+        # A product of T terms, each at most R/2 times its weight, and R/2 added to it:
+        # the two sums that are compared differ by no more than this through rounding.
+        rounding = (T + 4) * 2.0**-52 * (1 + norm) * self._width
+        return norm * self.record_sensitivity + rounding
 
     def candidates(self, method: str) -> Tensor:
         """Return the indices of the candidates that are scored."""
@@ -120,7 +127,7 @@ class StableScores:
         mean = centred.mean(dim=0)
         for weights in self._weights():  # chunk x T
             if method == "linear":
-                yield -(weights @ mean + self._middle)
+                yield -(self._bounded(weights) @ mean + self._middle)
             else:
                 yield -self._smooth_records(centred, weights)
 
@@ -135,7 +142,8 @@ class StableScores:
         centred = private_losses - self._middle
         weights = self._weights_of(self._candidates[index].unsqueeze(0))
         if method == "linear":
-            return (weights @ centred.mean(dim=0)).squeeze(0) + self._middle
+            mean = centred.mean(dim=0)
+            return (self._bounded(weights) @ mean).squeeze(0) + self._middle
         return self._smooth_records(centred, weights).squeeze(0)
 
     def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
@@ -145,6 +153,18 @@ class StableScores:
             total += predicted.sum(dim=0)
         return total / self._n
 
+    @cached_property
+    def _largest_norm(self) -> float:
+        """The largest L1 norm of the weights of any candidate, public."""
+        return max(
+            float(weights.abs().sum(dim=-1).max()) for weights in self._weights()
+        )
+
+    def _bounded(self, weights: Tensor) -> Tensor:
+        """Return the weights, none with a larger norm than the sensitivity allows."""
+        norms = weights.abs().sum(dim=-1, keepdim=True)
+        return weights * (self._largest_norm / norms).clamp(max=1.0)
+
     def _weights(self) -> Iterator[Tensor]:
         size = max(1, _BLOCK // max(1, len(self._evaluated)))
         for chunk in self._candidates.split(min(size, 2**15)):
@@ -152,5 +172,6 @@ class StableScores:
 
     @torch.no_grad()
     def _weights_of(self, points: Tensor) -> Tensor:
-        cross = kernel_value(self._kernel, self._dictionary.points, points)  # T x N
-        return self._dictionary.solve(cross.contiguous()).mT.double()
+        kernel = self._dictionary.kernel
+        cross = kernel_value(kernel, self._dictionary.points, points)  # T x N
+        return self._dictionary.solve(cross.contiguous()).mT

@@ -26,6 +26,7 @@ from botorch_dp.privacy.clipping import (
     mallows_weights,
     private_clipping_diagnostics,
 )
+from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
 from botorch_dp.privacy.events import (
     ApproxEvent,
     AssumedEvent,
@@ -39,7 +40,7 @@ from botorch_dp.privacy.events import (
     ZCDPEvent,
 )
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
-from botorch_dp.privacy.ledger import Ledger, LedgerEntry
+from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -75,6 +76,7 @@ __all__ = [
     "LaplaceMechanism",
     "Ledger",
     "LedgerEntry",
+    "LedgerPlan",
     "Mechanism",
     "NoiseSource",
     "PoissonGaussianEvent",

@@ -20,7 +20,8 @@ class CapCounter:
 
     Before the first charge nothing has been seen that a choice could depend on. So a
     plan made then may be accounted for exactly, and may decide how the cap counts
-    afterwards. If it fits by exact accounting alone, the ledger is committed to it.
+    afterwards; the last one made then counts. If it fits by exact accounting alone, the
+    ledger is committed to it.
 
     Args:
         cap: The budget.
@@ -45,13 +46,14 @@ class CapCounter:
     @property
     def is_untouched(self) -> bool:
         """Whether nothing has been seen that a plan could depend on."""
-        return self._num_charges == 0 and self._planned is None
+        return self._num_charges == 0
 
     def admits(self, releases: Releases) -> bool:
         """Return whether these fit, however they were chosen."""
-        if self._planned is not None:
-            return self._planned.covers(releases)
-        return self.counted(releases).within(self.limit)
+        return self._is_planned(releases) or (
+            (self._planned is None or self.is_untouched)
+            and self._filtered(releases).within(self.limit)
+        )
 
     def fits_exactly(self, releases: Releases) -> bool:
         """Return whether a plan fits by exact accounting, which may take seconds."""
@@ -63,8 +65,7 @@ class CapCounter:
             spent = PrivacyAccountant()
             spent.load_state_dict(self._spent.state_dict())
             return _composed(spent, releases).spent_of(self.cap)
-        counter = self._filter_for(releases)
-        return counter.spent(self._total + counter.total(releases))
+        return self._filtered(releases)
 
     def plan_needed(
         self, releases: Releases, source: LedgerEntry | LedgerPlan, *, exactly: bool
@@ -82,7 +83,9 @@ class CapCounter:
         admitted = self.admits(releases)
         if not admitted and not (exactly and self.is_untouched):
             self._refuse(releases, whole_plan=isinstance(source, LedgerPlan))
-        if admitted and (self._is_final or not self.is_untouched):
+        if self._is_planned(releases) or not self.is_untouched:
+            return None
+        if admitted and self._is_final and self._planned is None:
             return None
         return LedgerPlan(
             time=source.time,
@@ -110,6 +113,13 @@ class CapCounter:
             assert self._filter is not None
             self._total = self._total + entry.count * self._filter.cost(entry.event)
 
+    def _is_planned(self, releases: Releases) -> bool:
+        return self._planned is not None and self._planned.covers(releases)
+
+    def _filtered(self, releases: Releases) -> Spending:
+        counter = self._filter_for(releases)
+        return counter.spent(self._total + counter.total(releases))
+
     def _filter_for(self, releases: Releases) -> Filter:
         if self._filter is not None and (self._is_final or self._num_charges):
             return self._filter
@@ -117,14 +127,14 @@ class CapCounter:
 
     def _refuse(self, releases: Releases, *, whole_plan: bool) -> None:
         asked = ", ".join(f"{count} x {event!r}" for event, count in releases)
-        if self._planned is not None:
+        if self._planned is not None and not self.is_untouched:
             raise BudgetExceededError(
                 f"{asked} would pass the cap {self.cap!r}: it is not part of what is "
                 "left of the plan that this ledger was committed to, and a further "
                 "release, chosen after seeing others, is not covered. Nothing was "
                 "recorded and nothing drawn."
             )
-        before, after = self.counted(), self.counted(releases)
+        before, after = self._filtered(()), self._filtered(releases)
         counted = f"counted by {after.method}"
         if not whole_plan:
             raise BudgetExceededError(

@@ -34,11 +34,11 @@ from scipy.special import logsumexp
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.accountant import Spending
+from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.events import (
     RDP_ORDERS,
     ApproxEvent,
     AssumedEvent,
-    FloatArray,
     PrivacyEvent,
     PureEvent,
 )

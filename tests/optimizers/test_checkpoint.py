@@ -13,9 +13,19 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from botorch_dp import DPGIBO, GDP, GIBO, GPUCB, Ledger, RandomSearch
+from botorch_dp import (
+    DPGIBO,
+    GDP,
+    GIBO,
+    GPUCB,
+    ApproxDP,
+    Ledger,
+    NoisyGradientDescent,
+    RandomSearch,
+)
 from botorch_dp.exceptions import BudgetExceededError, OptimizerStateError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
+from botorch_dp.privacy import GaussianEvent, PureEvent, ZCDPEvent
 
 from .problems import CPU, Quadratics, make, seeded, unit_box
 from .test_dp_gibo_privacy import assert_equal
@@ -110,6 +120,70 @@ class TestState:
             second.load_state_dict(state)
         assert_equal(second.state_dict(), before)
         assert len(second.ledger) == 0
+
+    @pytest.mark.parametrize("cls", [DPGIBO, NoisyGradientDescent])
+    @pytest.mark.parametrize(
+        ("damage", "match"),
+        [
+            # Loaded, it would certify GDP(1.7e-9) for three steps of mu = 0.5.
+            ({"event": GaussianEvent(1e9).to_dict()}, "not in the plan"),
+            ({"event": GaussianEvent(2.0 * (1 + 1e-6)).to_dict()}, "not in the plan"),
+            ({"event": ZCDPEvent(0.125).to_dict()}, "not in the plan"),
+            ({"event": PureEvent(1e-9).to_dict()}, "not in the plan"),
+            ({"adjacency": "zero_out"}, "not in the plan"),
+            ({"count": 5}, "not in the plan"),
+            ({"noise": "secure"}, "secure noise"),
+        ],
+    )
+    def test_charges_that_are_not_of_the_run(self, cls, damage, match):
+        first, problem = make(num_steps=4, cls=cls), Quadratics()
+        for _ in range(3):
+            X = first.ask()
+            first.tell(problem.gradients(X[0]) if len(X) == 1 else problem(X))
+        for which in ([0], [0, 1, 2]):
+            state = first.state_dict()
+            for index in which:
+                state["charges"][index].update(damage)
+            second = make(num_steps=4, cls=cls)
+            with pytest.raises(OptimizerStateError, match=match):
+                second.load_state_dict(state)
+            assert len(second.ledger) == 0
+            assert second.history == ()
+
+    def test_charges_of_another_machine(self):
+        # Which may round noise differently.
+        first = make(num_steps=4)
+        steps(first, Quadratics(), 3)
+        state = first.state_dict()
+        for charge in state["charges"]:
+            charge["event"]["noise_multiplier"] *= 1 + 1e-14
+        second = make(num_steps=4)
+        second.load_state_dict(state)
+        assert len(second.ledger) == 3
+
+    def test_secure_noise_is_not_mixed_with_other_noise(self):
+        kwargs = {"num_steps": 4, "guarantee": ApproxDP(1.0, 1e-5), "generator": None}
+        first = make(secure=True, **kwargs)
+        steps(first, Quadratics(), 2)
+        second = make(secure=True, **kwargs)
+        second.load_state_dict(first.state_dict())
+        assert len(second.ledger) == 2
+        with pytest.raises(OptimizerStateError, match="secure noise"):
+            make(**kwargs).load_state_dict(first.state_dict())
+
+    def test_a_baseline_has_no_charges(self):
+        first = GIBO(unit_box(3), 200, 4)
+        steps(first, Quadratics(), 2)
+        state = first.state_dict()
+        assert state["charges"] == []
+        charged = make(num_steps=4)
+        steps(charged, Quadratics(), 1)
+        state["charges"] = charged.state_dict()["charges"]
+        name, label = state["charges"][0]["mechanism"].split(", ")[0], first._labels[0]
+        state["charges"][0]["mechanism"] = f"{name}, {label}"
+        second = GIBO(unit_box(3), 200, 4)
+        with pytest.raises(OptimizerStateError, match="not in the plan"):
+            second.load_state_dict(state)
 
     def test_what_is_charged_again_is_what_was_drawn(self):
         # Not what the new optimizer would have drawn.

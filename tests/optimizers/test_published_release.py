@@ -32,6 +32,7 @@ from botorch_dp.privacy import (
     ExponentialMechanism,
     LaplaceEvent,
     LaplaceMechanism,
+    PureEvent,
     SeededNoise,
     worst_log_ratio,
 )
@@ -398,10 +399,43 @@ class TestBudget:
         ledger = Ledger(cap=BUDGET)
         run(make(ledger=ledger))
         drawn.clear()
-        with pytest.raises(BudgetExceededError, match="past the cap"):
-            run(make(ledger=ledger))
+        evaluated = []
+        with pytest.raises(BudgetExceededError, match="would bring it to"):
+            make(ledger=ledger).run(evaluated.append, progress=False)
         assert len(ledger) == 2
         assert not drawn
+        assert not evaluated
+
+    @pytest.mark.parametrize("release", RELEASES)
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_the_plan_is_what_is_charged(self, release, secure):
+        noise = {"secure": True, "generator": None} if secure else {}
+        opt = make(release, **noise)
+        planned = opt.planned_releases()
+        run(opt)
+        assert [(entry.event, entry.count) for entry in opt.ledger.entries] == planned
+        assert opt.planned_releases() == planned
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_a_budget_that_does_not_suffice(self, release):
+        kinds = {"lipschitz": PureDP(0.99)}
+        ledger = Ledger(cap=kinds.get(release, ApproxDP(0.99, 0.1)))
+        evaluated = []
+        with pytest.raises(BudgetExceededError, match="would bring it to"):
+            make(release, ledger=ledger).run(evaluated.append, progress=False)
+        assert not evaluated
+        assert len(ledger) == 0
+
+    def test_the_point_is_not_drawn_if_the_value_cannot_be(self, drawn):
+        ledger = Ledger(cap=ApproxDP(1.5, 0.2))
+        opt, problem = make(num_steps=1, ledger=ledger), problem_of("kusner")
+        losses = problem(opt.ask())
+        ledger.charge(PureEvent(0.9))
+        assert ledger.allows(opt.planned_releases()[0][0])  # the point alone
+        with pytest.raises(BudgetExceededError):
+            opt.tell(losses)
+        assert not drawn
+        assert len(ledger) == 1
 
     @pytest.mark.parametrize("release", RELEASES)
     def test_secure_noise(self, release):
@@ -582,6 +616,35 @@ class TestNothingElseLeaves:
         run(opt)
         with pytest.raises(OptimizerStateError, match="only 0 charges"):
             make().load_state_dict({**opt.state_dict(), "charges": []})
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_a_state_without_its_condition_is_refused(self, release):
+        # Another run on the same ledger would certify the worst case.
+        opt = make(release)
+        run(opt)
+        state = opt.state_dict()
+        for charge in state["charges"]:
+            name, _, rest = charge["mechanism"].partition(" assuming ")
+            charge["mechanism"] = f"{name},{rest.partition(',')[2]}"
+        other = make(release)
+        with pytest.raises(OptimizerStateError, match="another condition"):
+            other.load_state_dict(state)
+        assert len(other.ledger) == 0
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_a_state_with_cheap_charges_is_refused(self, release):
+        opt = make(release)
+        run(opt)
+        state = opt.state_dict()
+        cheap = (
+            LaplaceEvent(1e9) if release == "lipschitz" else AssumedEvent(1e-9, HALF)
+        )
+        for charge in state["charges"]:
+            charge["event"] = cheap.to_dict()
+        other = make(release)
+        with pytest.raises(OptimizerStateError, match="not in the plan"):
+            other.load_state_dict(state)
+        assert len(other.ledger) == 0
 
     def test_no_pickle(self):
         opt = make()

@@ -33,6 +33,7 @@ from botorch_dp.privacy import (
     ZCDPEvent,
     curves,
 )
+from botorch_dp.privacy.events import RDP_ORDERS
 
 EVENTS = [
     GaussianEvent(2.0),

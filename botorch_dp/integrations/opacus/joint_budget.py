@@ -38,6 +38,7 @@ from botorch_dp.privacy import (
     LedgerEntry,
     PoissonGaussianEvent,
     PrivacyAccountant,
+    PrivacyEvent,
     SeededNoise,
     SystemNoise,
     noise_multiplier_for,
@@ -155,6 +156,8 @@ class JointBudget:
         self.tuning_ledger = self.training_ledger
         if self.records == "disjoint":
             self.tuning_ledger = Ledger(paths[1], cap=self.guarantee)
+        if not len(self.training_ledger):
+            self._reserve()
 
     @property
     def tuning_options(self) -> dict[str, Any]:
@@ -341,6 +344,15 @@ class JointBudget:
     def _delta(self) -> float:
         guarantee = self.guarantee
         return guarantee.delta if isinstance(guarantee, ApproxDP) else DEFAULT_DELTA
+
+    def _reserve(self) -> None:
+        """Let the ledger account for everything that is planned as one."""
+        plan: list[tuple[PrivacyEvent, int]] = [
+            (self._event(), self.num_runs * self.steps_per_run)
+        ]
+        if self.records == "shared":
+            plan.append((self._tuning_event(), 1))
+        self.training_ledger.reserve(plan, adjacency=ADJACENCY, run=_MECHANISM)
 
     def _event(self) -> PoissonGaussianEvent:
         return PoissonGaussianEvent(self.noise_multiplier, self.sample_rate)

@@ -28,9 +28,7 @@ from botorch_dp.privacy import (
     GaussianMechanism,
     Guarantee,
     Ledger,
-    PrivacyEvent,
     PureDP,
-    PureEvent,
 )
 
 METHODS = ("dp-gibo", "stable", "kusner")
@@ -156,10 +154,7 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         generator=task.generator,
         **{name: settings[name] for name in settings.keys() - task.options.keys()},
     )
-    epsilon = task.guarantee.to_pure().epsilon
-    is_point = method == "stable" and not task.release_score
-    cost = ExponentialEvent(epsilon) if is_point else PureEvent(epsilon)
-    check_affordable(task.ledger, [(cost, 1)], _ADJACENCY)
+    check_affordable(task.ledger, run.planned_releases(), _ADJACENCY)
     if evaluation.points_are_private:
         evaluation.try_on(candidates[0])
     index_of = {tuple(row): index for index, row in enumerate(points.tolist())}
@@ -231,9 +226,7 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
             f"method_options must leave adjacency={_ADJACENCY!r} where categories "
             f"({[*space.choices]}) are chosen, got {run.adjacency!r}."
         )
-    costs: list[tuple[PrivacyEvent, int]] = [
-        (GaussianEvent(math.sqrt(run.num_steps) / gradients.to_gdp().mu), run.num_steps)
-    ]
+    costs = run.planned_releases()
     if score is not None:
         costs.append((GaussianEvent(1 / score.mu), 1))
     if choice is not None:
