@@ -125,7 +125,7 @@ class DPFTSServer:
         self._reserve()
 
     def _reserve(self) -> None:
-        """Let the ledger account for all rounds as one plan, or as many as it allows."""
+        """Let the ledger account for all rounds, or as many as fit, as one plan."""
         event, num_rounds = self.event(), self.num_rounds
         if not self.ledger.allows(event, num_rounds):
             too_many, num_rounds = num_rounds, 0
