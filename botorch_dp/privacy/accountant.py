@@ -13,7 +13,7 @@ References:
         P. Manurangsi. Connect the Dots: Tighter Discrete Approximations of Privacy
         Loss Distributions. PoPETs 2022.
     .. [Kairouz2015composition] P. Kairouz, S. Oh and P. Viswanath. The Composition
-        Theorem for Differential Privacy. ICML 2015. Theorem 3.1 (simulation).
+        Theorem for Differential Privacy. ICML 2015.
 """
 
 import math
@@ -265,27 +265,28 @@ def _spent(groups: _Groups, delta: float) -> Spending:
 
 @dataclass(frozen=True)
 class _History:
-    """A history given that no release fails, and how likely a failure is.
+    """A history without failures, and how likely those are: docs/theory.
 
     Attributes:
         groups: All releases but assumed ones. One that is (epsilon, delta)-DP counts
             as a pure release: it can be simulated by a coin that reveals everything
             with probability delta, else randomized response [Kairouz2015composition]_.
-        assumed: The sum of the assumed epsilons, which nothing better is known about.
-        failure: The probability that some release fails. The coins are independent;
-            assumed bounds may fail together or one after the other, so those add up.
+        coin_delta: The probability that one of those coins, which are independent of
+            each other and of all else, reveals everything.
+        assumed: The epsilons and deltas of assumed releases, each added up. They may
+            fail together or one after the other: nothing better is known.
     """
 
     groups: _Groups
-    assumed: float
-    failure: float
+    coin_delta: float
+    assumed: tuple[float, float]
 
     @classmethod
     def of(cls, groups: _Groups) -> "_History":
         """Split a history."""
         reliable: Counter[PrivacyEvent] = Counter()
         assumed: list[tuple[float, float]] = []
-        coins: list[tuple[int, float]] = []
+        log_silent: list[float] = []
         for event, count in groups:
             if event.approx is None or event.pure_epsilon is not None:
                 reliable[event] += count
@@ -295,43 +296,55 @@ class _History:
                 assumed.append((count * epsilon, count * delta))
             else:
                 reliable[PureEvent(epsilon)] += count
-                coins.append((count, delta))
-        added = math.fsum(delta for _, delta in assumed)
-        log_success = math.fsum(count * math.log1p(-delta) for count, delta in coins)
-        failure = added - (1 - added) * math.expm1(log_success)
+                log_silent.append(count * math.log1p(-delta))
         return cls(
             groups=frozenset(reliable.items()),
-            assumed=math.fsum(epsilon for epsilon, _ in assumed),
-            failure=failure if added < 1 else 1.0,
+            coin_delta=-math.expm1(math.fsum(log_silent)),
+            assumed=(
+                math.fsum(epsilon for epsilon, _ in assumed),
+                math.fsum(delta for _, delta in assumed),
+            ),
         )
 
+    def delta_with(self, delta: float) -> float:
+        """Return the delta of everything, given that of the reliable releases."""
+        delta = min(1.0, self.assumed[1] + delta)
+        return self.coin_delta + (1 - self.coin_delta) * delta
+
     def delta_left(self, delta: float) -> float | None:
-        """Return the delta of what did not fail, None if failures need more."""
-        if self.failure > delta * (1 + _DELTA_ROUNDING):
+        """Return the delta of reliable releases, None if failures need more."""
+        if self.delta_with(0.0) > delta * (1 + _DELTA_ROUNDING):
             return None
-        return max(0.0, (delta - self.failure) / (1 - self.failure))
+        left = (delta - self.coin_delta) / (1 - self.coin_delta) - self.assumed[1]
+        return max(0.0, left)
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        """The epsilon of everything, failures apart; None if it is not pure."""
+        pure = _total(self.groups, "pure_epsilon")
+        return None if pure is None else pure + self.assumed[0]
 
 
 def _epsilon_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
     """Yield valid upper bounds on epsilon, cheap ones first."""
     history = _History.of(groups)
-    left = history.delta_left(delta)
-    pure = _total(history.groups, "pure_epsilon")
+    left, pure = history.delta_left(delta), history.pure_epsilon
+    assumed_epsilon, assumed_delta = history.assumed
     if left is None or (left == 0 and pure is None):
         yield Spending(math.inf, "epsilon", "basic composition")
         return
     if groups and pure is not None:
-        epsilon = curves.pure_epsilon_at(pure + history.assumed, left)
+        epsilon = curves.pure_epsilon_at(pure, left / (1 - assumed_delta))
         yield Spending(epsilon, "epsilon", "basic composition")
     if left == 0:
         return
     for bound in _reliable_bounds(history.groups, left):
-        if not history.assumed:
+        if assumed_epsilon == 0:
             yield bound
         else:
             yield replace(
                 bound,
-                amount=bound.amount + history.assumed,
+                amount=bound.amount + assumed_epsilon,
                 method=f"{bound.method}, assumed epsilons added",
             )
 
@@ -373,13 +386,14 @@ def _cheap_bounds(groups: _Groups, delta: float) -> Iterator[Spending]:
 @lru_cache(maxsize=1024)
 def _delta(groups: _Groups, epsilon: float) -> float:
     history = _History.of(groups)
+    assumed_epsilon, assumed_delta = history.assumed
     bounds = [1.0]
-    pure = _total(history.groups, "pure_epsilon")
-    if pure is not None:
-        bounds.append(curves.pure_delta(pure + history.assumed, epsilon))
-    if epsilon >= history.assumed:
-        bounds.extend(_reliable_deltas(history.groups, epsilon - history.assumed))
-    return history.failure + (1 - history.failure) * min(bounds)
+    if history.pure_epsilon is not None and assumed_delta < 1:
+        pure = curves.pure_delta(history.pure_epsilon, epsilon)
+        bounds.append((1 - assumed_delta) * pure)
+    if epsilon >= assumed_epsilon:
+        bounds.extend(_reliable_deltas(history.groups, epsilon - assumed_epsilon))
+    return history.delta_with(min(bounds))
 
 
 def _reliable_deltas(groups: _Groups, epsilon: float) -> Iterator[float]:

@@ -428,15 +428,15 @@ class TestReleasesThatCanFail:
     @pytest.mark.parametrize("count", [1, 20])
     def test_the_rest_is_composed_at_the_delta_that_is_left(self, event, count):
         rest = account((event, count))
-        left = (1e-5 - 1e-6) / (1 - 1e-6)
         assumed = account((event, count), (AssumedEvent(0.3, 1e-6), 1))
-        expected = 0.3 + rest.get_epsilon(left)
+        expected = 0.3 + rest.get_epsilon(1e-5 - 1e-6)
         assert assumed.get_epsilon(1e-5) <= expected * (1 + 1e-9)
         assert assumed.get_epsilon(1e-5) > rest.get_epsilon(1e-5)
         assert assumed.get_delta(expected) <= 1e-5 * (1 + 1e-3)
         # A known (epsilon, delta) composes like a pure release, so it costs less.
         known = account((event, count), (ApproxEvent(0.3, 1e-6), 1))
         pure = account((event, count), (PureEvent(0.3), 1))
+        left = (1e-5 - 1e-6) / (1 - 1e-6)
         assert known.get_epsilon(1e-5) == pytest.approx(pure.get_epsilon(left))
         assert known.get_epsilon(1e-5) <= expected * (1 + 1e-9)
         found = known.get_delta(0.5)
