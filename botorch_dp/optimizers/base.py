@@ -19,7 +19,7 @@ from botorch_dp._checks import check_count
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.coordinates import Coordinates
-from botorch_dp.optimizers.private_losses import Losses
+from botorch_dp.optimizers.private_losses import Losses, RecordIds, RecordOrder
 from botorch_dp.privacy import Certificate
 
 _STATE_VERSION = 1
@@ -107,6 +107,7 @@ class PrivateOptimizer(ABC):
         self.num_steps = check_count("num_steps", num_steps)
         self._history: list[Step] = []
         self._pending: Tensor | None = None  # in search coordinates
+        self._record_order = RecordOrder(self.num_records)
 
     @property
     def bounds(self) -> Tensor:
@@ -140,14 +141,30 @@ class PrivateOptimizer(ABC):
             self._pending = self._propose()
         return self._points_of(self._pending)
 
-    def tell(self, losses: Losses) -> None:
+    def tell(self, losses: Losses, record_ids: RecordIds | None = None) -> None:
         """Take a step from the private losses at the points of :meth:`ask`.
+
+        **Row i must be the same record in every tell**: an optimizer may combine a
+        record's losses at several points, and the guarantee holds only if they belong
+        to one record. A data loader that shuffles breaks this. Turn shuffling off, or
+        give ``record_ids``, which put the rows in order.
 
         Args:
             losses: An ``n x b`` tensor with a row for each record. Or chunks of its
                 rows (``n_i x b`` tensors), or a callable that yields such chunks from
                 the points: then the whole never has to be in memory, and nothing is
                 remembered; an optimizer that needs a point's losses again asks again.
+            record_ids: Which record each row is about: a sequence or a tensor of n
+                distinct labels, in every tell or in none. The first tell fixes the
+                order; the rows of a tensor in another order are put into it, chunks in
+                another order are refused, and so are other labels. Labels are public
+                (row numbers, pseudonyms): whether they are accepted must not depend on
+                private data. They are not part of the state.
+
+        Raises:
+            InvalidArgumentError: If the losses have a wrong shape or come from a
+                ``DataLoader`` that shuffles, or ``record_ids`` do not fit. Nothing was
+                charged.
         """
         if self.done:
             raise OptimizerStateError(self._why_done())
@@ -155,7 +172,9 @@ class PrivateOptimizer(ABC):
             raise OptimizerStateError(
                 "tell has nothing to answer: call ask() first, and tell once for each."
             )
+        losses, ids = self._record_order.align(losses, record_ids)
         step = self._learn(losses, self._pending)
+        self._record_order.keep(ids)
         self._pending = None
         self._history.append(step)
 
@@ -169,7 +188,8 @@ class PrivateOptimizer(ABC):
         """Ask and tell until done.
 
         Args:
-            objective: From ``b x d`` points to what :meth:`tell` takes.
+            objective: From ``b x d`` points to what :meth:`tell` takes as losses, row
+                i for the same record in every call.
             progress: Whether to show a progress bar.
             checkpoint: A file that is written after every step. If it exists, the run
                 goes on from there. The ledger has to outlive the process too: unless
@@ -330,6 +350,7 @@ class PrivateOptimizer(ABC):
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over a state that has been checked and paid for."""
         self._pending = None  # what was asked for is asked for again
+        self._record_order.restart()  # a state holds no losses to combine others with
         self._history = self._steps_of(state)
 
     def _steps_of(self, state: dict[str, Any]) -> list[Step]:

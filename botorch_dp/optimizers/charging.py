@@ -39,6 +39,7 @@ ASSUMPTIONS = (
     WORST_CASE,
     "what is told of a record depends on that record and the point alone, not on other "
     "private records",
+    "row i is the same record in every tell (record_ids= puts rows in order)",
     "all settings were chosen without the private data",
     "protects the records whose losses are told, not data that models were trained on",
 )

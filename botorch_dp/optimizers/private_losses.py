@@ -1,10 +1,16 @@
 """Losses that stay inside: what an optimizer remembers of private records."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+)
 
 from botorch_dp._checks import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
@@ -12,6 +18,8 @@ from botorch_dp.privacy import mallows_weights
 
 # What `tell` takes: all records at once, or chunks of them, or what makes the chunks.
 Losses = Tensor | Iterable[Tensor] | Callable[[Tensor], Iterable[Tensor]]
+# What says which record each row is about: public labels.
+RecordIds = Tensor | Sequence[Hashable]
 
 # Records worked on at a time: their gradients are temporary, and small beside losses.
 _CHUNK = 65536
@@ -81,6 +89,85 @@ class PrivateLosses:
         raise OptimizerStateError("Private losses are neither pickled nor copied.")
 
 
+class RecordOrder:
+    """Makes row i the same record in every tell, from public labels of the rows.
+
+    Args:
+        num_records: The number n of records.
+    """
+
+    def __init__(self, num_records: int) -> None:
+        self._num_records = num_records
+        self.restart()
+
+    def restart(self) -> None:
+        """Let the next tell fix the order: nothing is remembered of earlier ones."""
+        self._is_first = True
+        self._ids: list[Hashable] | None = None
+
+    def align(
+        self, losses: Losses, record_ids: RecordIds | None
+    ) -> tuple[Losses, list[Hashable] | None]:
+        """Return the losses in the order of the first tell, and their labels.
+
+        Args:
+            losses: What was told.
+            record_ids: The labels of its rows, or None if there are none.
+        """
+        ids = None if record_ids is None else self._check_ids(record_ids)
+        if self._is_first or ids == self._ids:
+            return losses, ids
+        if ids is None or self._ids is None:
+            raise InvalidArgumentError(
+                "record_ids must be given in every tell or in none, got "
+                f"{'none' if ids is None else 'some'} after a tell with "
+                f"{'none' if self._ids is None else 'some'}."
+            )
+        row_of = {label: row for row, label in enumerate(ids)}
+        if row_of.keys() != set(self._ids):
+            raise InvalidArgumentError(
+                "record_ids must be those of the first tell, in any order, got others: "
+                "a run is about the same records from beginning to end."
+            )
+        if not isinstance(losses, Tensor):
+            raise InvalidArgumentError(
+                "losses told in chunks must have the records in the order of the first "
+                "tell, got record_ids in another order: yield chunks in that order, or "
+                "tell one tensor, whose rows are put in order."
+            )
+        if losses.shape[:1] != (self._num_records,):
+            return losses, self._ids  # of a wrong shape, which is refused later
+        rows = [row_of[label] for label in self._ids]
+        return losses[torch.tensor(rows, device=losses.device)], self._ids
+
+    def keep(self, ids: list[Hashable] | None) -> None:
+        """Remember the labels of a tell that succeeded."""
+        self._is_first, self._ids = False, ids
+
+    def _check_ids(self, record_ids: RecordIds) -> list[Hashable]:
+        if isinstance(record_ids, str | bytes) or not (
+            isinstance(record_ids, Tensor | Iterable)
+        ):
+            raise InvalidArgumentError(
+                f"record_ids must be a sequence of {self._num_records} labels, got a "
+                f"{type(record_ids).__name__}."
+            )
+        ids = record_ids.tolist() if hasattr(record_ids, "tolist") else [*record_ids]
+        try:
+            distinct = len(set(ids))
+        except TypeError as error:
+            raise InvalidArgumentError(
+                "record_ids must be one label for each record, such as a row number, "
+                f"got one that cannot be compared: {error}."
+            ) from error
+        if distinct != len(ids) or len(ids) != self._num_records:
+            raise InvalidArgumentError(
+                f"record_ids must be num_records={self._num_records} distinct labels, "
+                f"got {len(ids)}, of which {distinct} are distinct."
+            )
+        return ids
+
+
 def checked_chunks(
     losses: Losses, X: Tensor, num_records: int, width: int, what: str
 ) -> Iterator[Tensor]:
@@ -96,6 +183,7 @@ def checked_chunks(
     if callable(losses) and not isinstance(losses, Tensor):
         losses = losses(X)
     chunks = [losses] if isinstance(losses, Tensor) else losses
+    _refuse_shuffling(chunks)
     if not isinstance(chunks, Iterable):
         raise InvalidArgumentError(
             f"losses must be an n x {width} tensor, chunks of its rows, or a callable "
@@ -116,6 +204,23 @@ def checked_chunks(
         raise InvalidArgumentError(
             f"losses must have num_records={num_records} rows, one for each record, "
             f"got {total}."
+        )
+
+
+def _refuse_shuffling(chunks: object) -> None:
+    """Raise if the chunks come from a loader that does not keep records in order."""
+    if not isinstance(chunks, DataLoader) or isinstance(
+        chunks.dataset, IterableDataset
+    ):
+        return
+    order = chunks.sampler if chunks.batch_sampler is None else chunks.batch_sampler
+    if type(order) is BatchSampler:
+        order = order.sampler
+    if type(order) is not SequentialSampler:
+        raise InvalidArgumentError(
+            "losses must have row i for the same record in every tell, got a "
+            f"DataLoader with a {type(order).__name__}, which may shuffle: use "
+            "DataLoader(..., shuffle=False)."
         )
 
 
