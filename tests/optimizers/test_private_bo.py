@@ -221,7 +221,7 @@ class TestLinearWeights:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("d", [1, 2, 3])
     @pytest.mark.parametrize("lengthscale", [0.3, 1.0])
-    @pytest.mark.parametrize("noise_variance", [1e-4, 1e-8])
+    @pytest.mark.parametrize("noise_variance", [1e6, 1e-4, 1e-8])
     def test_scores_and_values(self, dtype, d, lengthscale, noise_variance):
         opt = self.make(dtype, d, lengthscale, noise_variance)
         scores, weights, hardest = self.hardest(opt, 20)
