@@ -224,12 +224,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
         check_fit_params(fit_params, X_val, y_val)
         task = self._task(space)
         self._forget()
+        training = indexable(X, y)
         with tqdm(desc=self.method, unit="fit", disable=not self.verbose) as bar:
             evaluation = Evaluation(
                 estimator=self.estimator,
                 scoring=scoring,
-                training=(*indexable(X, y), fit_params),
-                private=read_alike(*indexable(X_val, y_val), training=(X, y)),
+                training=(*training, fit_params),
+                private=read_alike(*indexable(X_val, y_val), training=training),
                 n_jobs=self.n_jobs,
                 bar=bar,
                 points_are_private=self.method == "kusner",
