@@ -8,7 +8,9 @@ other cells must come out alike, and as the training column says.
 import datetime
 import decimal
 import io
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -358,6 +360,7 @@ class TestExactly:
         assert read.tolist() == [*["01"] * 5, "2", "y"]
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "private_search.md"
 TRAIN, N, RNG = 500, 400, np.random.default_rng(0)
 TRUTH = RNG.random(TRAIN + N) < 0.5
 ILL = np.where(RNG.random(TRAIN + N) < 0.9, TRUTH, ~TRUTH)
@@ -453,3 +456,31 @@ class TestOneCell:
             private = np.array([[cell] for cell in (first, *cells[1:])])
             self.search(model, (X[:TRAIN], ILL[:TRAIN]), (private, ILL[TRAIN:]))
         assert self.moved(seen) <= 1 / N + 1e-12
+
+    @pytest.mark.parametrize("column", ["ward", "age", "ill"])
+    @pytest.mark.parametrize("how", ["as the page says", "all rows at once"])
+    def test_of_the_file_in_the_documentation(self, column, how, seen):
+        """Types of training columns do not depend on a private cell."""
+        blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+        (code,) = [block for block in blocks if "read_csv" in block]
+        code = code.replace("num_steps=3", "num_steps=1, random_state=0")
+        if how == "all rows at once":
+            code = code.replace(
+                "pd.read_csv(path, nrows=1_000)", "pd.read_csv(path)[:1_000]"
+            )
+        write, trained = "patients.to_csv(path, index=False)", []
+        assert write in code
+        for odd in (None, "unknown"):
+            change = f"patients[{column!r}] = patients[{column!r}].astype(object)\n"
+            change += f"patients.loc[2_000, {column!r}] = {odd!r}\n"
+            names = {}
+            exec(code.replace(write, change + write), names)
+            trained.append(names["train"])
+        others = np.delete(np.arange(3_000), 1_000)
+        assert seen[0].shape[0] == 3_000
+        is_alike = trained[0].dtypes.equals(trained[1].dtypes)
+        if how == "all rows at once" and column == "age":
+            assert not is_alike  # what the page warns of
+        else:
+            assert is_alike
+            assert (seen[0][others] == seen[1][others]).all()
