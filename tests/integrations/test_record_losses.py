@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy import sparse
 from sklearn import metrics
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -34,6 +36,14 @@ def scoring_of(name, loss_range=None, estimator=None, needs_gradients=False):
     )
 
 
+def private(inputs, targets, unreadable=None, company=None):
+    """Records in the company of a few that a model was trained on."""
+    if company is None:
+        of_training = LABELS if np.asarray(targets).dtype.kind in "UO" else TARGETS
+        company = (X[:8], of_training[:8].reshape(8, *np.shape(targets)[1:]))
+    return Records(inputs, targets, unreadable, Records(*company))
+
+
 @pytest.fixture(scope="module")
 def classifier():
     return LogisticRegression().fit(X, LABELS)
@@ -50,7 +60,7 @@ def test_means_of_classifiers(classifier):
         ("neg_log_loss", metrics.log_loss, classifier.predict_proba(X)),
     ):
         scoring = scoring_of(name)
-        losses = scoring.private_losses(classifier, Records(X, LABELS))
+        losses = scoring.private_losses(classifier, private(X, LABELS))
         assert losses.shape == (200,)
         score = scoring.score(losses.mean())
         sign = 1 if name == "accuracy" else -1
@@ -63,11 +73,11 @@ def test_means_of_regressors(regressor):
         ("neg_mean_absolute_error", metrics.mean_absolute_error),
     ):
         scoring = scoring_of(name, (0.0, 100.0), regressor)
-        losses = scoring.private_losses(regressor, Records(X, TARGETS))
+        losses = scoring.private_losses(regressor, private(X, TARGETS))
         assert scoring.score(losses.mean()) == pytest.approx(
             -metric(TARGETS, regressor.predict(X))
         )
-        column = scoring.private_losses(regressor, Records(X, TARGETS[:, None]))
+        column = scoring.private_losses(regressor, private(X, TARGETS[:, None]))
         assert np.array_equal(column, losses)
 
 
@@ -75,7 +85,7 @@ def test_several_targets():
     targets = np.stack([TARGETS, -2 * TARGETS], axis=1)
     model = LinearRegression().fit(X, targets)
     losses = scoring_of("neg_mean_squared_error", (0, 100), model).private_losses(
-        model, Records(X, targets)
+        model, private(X, targets, company=(X[:8], targets[:8]))
     )
     assert losses.mean() == pytest.approx(
         metrics.mean_squared_error(targets, model.predict(X))
@@ -90,7 +100,7 @@ def test_log_loss_of_several_targets():
 
 def test_clipped_to_the_range(regressor):
     scoring = scoring_of("neg_mean_squared_error", (0.5, 1.0), regressor)
-    losses = scoring.private_losses(regressor, Records(X, TARGETS))
+    losses = scoring.private_losses(regressor, private(X, TARGETS))
     exact = np.square(regressor.predict(X) - TARGETS)
     assert np.array_equal(losses, exact.clip(0.5, 1.0))
     assert {*losses} >= {0.5, 1.0}
@@ -106,10 +116,10 @@ class TestBadRecords:
         scoring = scoring_of("accuracy")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            losses = scoring.private_losses(classifier, Records(bad, LABELS))
+            losses = scoring.private_losses(classifier, private(bad, LABELS))
         good = np.ones(200, dtype=bool)
         good[[3, 77, 199]] = False
-        alone = scoring.private_losses(classifier, Records(X, LABELS))
+        alone = scoring.private_losses(classifier, private(X, LABELS))
         assert np.array_equal(losses[good], alone[good])
         if not np.isfinite(value):
             assert (losses[~good] == 1.0).all()
@@ -119,16 +129,17 @@ class TestBadRecords:
             scoring = scoring_of("neg_log_loss")
             labels = LABELS.astype(object)
             labels[5] = label
-            losses = scoring.private_losses(classifier, Records(X, labels.astype(str)))
+            losses = scoring.private_losses(classifier, private(X, labels.astype(str)))
             assert losses[5] == scoring.loss_range[1]
-            alone = scoring.private_losses(classifier, Records(X, LABELS))
+            alone = scoring.private_losses(classifier, private(X, LABELS))
             assert np.array_equal(np.delete(losses, 5), np.delete(alone, 5))
 
     def test_targets_that_are_no_numbers(self, regressor):
         targets = TARGETS.astype(object)
         targets[11] = "unknown"
         scoring = scoring_of("neg_mean_absolute_error", (0, 10), regressor)
-        losses = scoring.private_losses(regressor, Records(X, targets))
+        records = private(X, targets, company=(X[:8], TARGETS[:8]))
+        losses = scoring.private_losses(regressor, records)
         assert losses[11] == 10.0
         assert np.delete(losses, 11) == pytest.approx(
             np.delete(np.abs(regressor.predict(X) - TARGETS), 11)
@@ -136,7 +147,7 @@ class TestBadRecords:
 
     def test_all_of_them(self, classifier):
         losses = scoring_of("accuracy").private_losses(
-            classifier, Records(np.full_like(X, np.nan), LABELS)
+            classifier, private(np.full_like(X, np.nan), LABELS)
         )
         assert (losses == 1.0).all()
 
@@ -149,10 +160,10 @@ class TestBadRecords:
             return np.random.default_rng(len(X)).uniform(size=len(X))
 
         scoring = Scoring("shaped", shaped, (0.0, 1.0))
-        alone = scoring.private_losses(None, Records(X, TARGETS))
+        alone = scoring.private_losses(None, private(X, TARGETS))
         bad = X.copy()
         bad[[0, 41, 150]] = np.nan
-        losses = scoring.private_losses(None, Records(bad, TARGETS))
+        losses = scoring.private_losses(None, private(bad, TARGETS))
         good = np.isfinite(bad).all(axis=1)
         assert np.array_equal(losses[good], alone[good])
         assert (losses[~good] == 1.0).all()
@@ -166,12 +177,12 @@ class TestBadRecords:
         scoring = Scoring("squeezed", squeezed, (0.0, 1.0))
         bad = X.copy()
         bad[0] = np.nan
-        losses = scoring.private_losses(None, Records(bad, TARGETS))
+        losses = scoring.private_losses(None, private(bad, TARGETS))
         assert losses[0] == 1.0
         assert losses[1:] == pytest.approx(np.abs(TARGETS[1:]) / 100)
 
     def test_none_that_can_be_read(self, classifier):
-        records = Records(X, LABELS, np.ones(200, dtype=bool))
+        records = private(X, LABELS, np.ones(200, dtype=bool))
         assert (scoring_of("accuracy").private_losses(classifier, records) == 1).all()
 
     def test_a_loss_that_fails_for_all_at_once(self):
@@ -181,7 +192,7 @@ class TestBadRecords:
             return np.abs(y) / 100
 
         scoring = Scoring("small", small, (0.0, 1.0))
-        losses = scoring.private_losses(None, Records(X, TARGETS))
+        losses = scoring.private_losses(None, private(X, TARGETS))
         assert losses == pytest.approx(np.abs(TARGETS) / 100)
 
     def test_the_callers_own_loss(self):
@@ -192,9 +203,159 @@ class TestBadRecords:
 
         scoring = Scoring("fragile", fragile, (0.0, 1.0))
         losses = scoring.private_losses(
-            None, Records(np.zeros((10, 1)), np.arange(10.0))
+            None,
+            private(
+                np.zeros((10, 1)),
+                np.arange(10.0),
+                company=(np.zeros((8, 1)), np.zeros(8)),
+            ),
         )
         assert losses == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1, 1, 0.9])
+
+
+def needs_two_classes(model, X, y):
+    if np.isnan(X).any() or len(np.unique(y)) < 2:
+        raise ValueError("only one class")
+    return np.full(len(y), 0.25)
+
+
+def needs_spread(model, X, y):
+    if np.isnan(X).any() or np.ptp(X[:, 0]) == 0:
+        raise ValueError("constant input")
+    return np.full(len(y), 0.25)
+
+
+def needs_many(model, X, y):
+    if np.isnan(X).any() or len(np.unique(X, axis=0)) < 5:
+        raise ValueError("too few samples")
+    return np.full(len(y), 0.25)
+
+
+def in_part_of_memory(model, X, y):
+    """Fails for many records, and its losses depend on how many there are."""
+    if np.isnan(X).any() or len(X) > 60:
+        raise MemoryError
+    return np.random.default_rng(len(X)).uniform(size=len(X))
+
+
+class TestCompany:
+    """Private records are scored in the company of training records alone."""
+
+    @pytest.mark.parametrize(
+        "loss", [needs_two_classes, needs_spread, needs_many, in_part_of_memory]
+    )
+    @pytest.mark.parametrize("place", [0, 77, 199])
+    def test_a_loss_that_needs_some(self, loss, place):
+        """A record that cannot be scored makes others be scored in small groups."""
+        y = np.repeat(["no", "yes"], 100)  # whole groups are of one class
+        company = (X[:8] + 1.0, np.array(["no", "yes"] * 4))
+        scoring = Scoring("needs some", loss, (0.0, 1.0))
+        alone = scoring.private_losses(None, private(X, y, company=company))
+        bad = X.copy()
+        bad[place] = np.nan
+        found = scoring.private_losses(None, private(bad, y, company=company))
+        assert np.array_equal(np.delete(found, place), np.delete(alone, place))
+        assert found[place] == 1.0
+        assert (np.delete(alone, place) < 1.0).all()
+
+    @pytest.mark.parametrize("unreadable", [None, 5])
+    def test_others_stand_in_for_none(self, unreadable):
+        """Whoever is left out is replaced by a training record, never by another."""
+        seen = []
+
+        def watched(model, X, y):
+            seen.append(X[:, 0].tolist())
+            if (X == 13.0).any():
+                raise ValueError("unlucky")
+            return np.zeros(len(X))
+
+        n, numbers = 20, np.arange(20.0)[:, None]
+        company = np.arange(100.0, 103.0)
+        mask = None if unreadable is None else np.arange(n) == unreadable
+        records = private(
+            numbers, np.zeros(n), mask, company=(company[:, None], np.zeros(3))
+        )
+        losses = Scoring("watched", watched, (0.0, 1.0)).private_losses(None, records)
+        lost = {13} if unreadable is None else {13, unreadable}
+        assert np.flatnonzero(losses).tolist() == sorted(lost)
+        assert len(seen) > 2
+        for batch in seen:
+            assert batch[-3:] == company.tolist()
+            ours = [number for number in batch if number < 100.0]
+            assert len(ours) == len(set(ours))
+        everyone = [i for i in range(n) if i not in lost]
+        assert [number for number in seen[-1] if number < 100.0] == everyone
+        assert [seen[-1][i] for i in everyone] == everyone  # each at its place
+
+    def test_that_fails_with_the_model(self):
+        """Then nobody is scored, whatever the private records are."""
+        calls = []
+
+        def needs_nine(model, X, y):
+            calls.append(len(X))
+            if np.isnan(X).any() or len(X) < 9:
+                raise ValueError("too few")
+            return np.zeros(len(X))
+
+        scoring = Scoring("needs nine", needs_nine, (0.0, 1.0))
+        for bad in (X, np.where(np.arange(200)[:, None] == 3, np.nan, X)):
+            losses = scoring.private_losses(None, private(bad, LABELS))
+            assert (losses == 1.0).all()
+        assert calls == [8, 8]
+
+    @pytest.mark.parametrize(
+        "kind", ["array", "frame", "list", "sparse", "documents", "series", "tensor"]
+    )
+    def test_in_every_container(self, kind):
+        """One record that cannot be scored, in the container that it came in."""
+        made = {
+            "array": lambda x: x,
+            "frame": lambda x: pd.DataFrame(x, columns=list("abc")),
+            "list": lambda x: x.tolist(),
+            "sparse": sparse.csr_matrix,
+            "documents": lambda x: [str(row) for row in x],
+            "series": lambda x: pd.Series([str(row) for row in x]),
+            "tensor": torch.from_numpy,
+        }[kind]
+        bad = X[:40].copy()
+        bad[7] = np.nan
+        types = set()
+
+        def watched(model, X, y):
+            types.add(type(X))
+            text = " ".join(X) if kind in ("documents", "series") else None
+            values = X.data if kind == "sparse" else X
+            if "nan" in text if text else np.isnan(np.asarray(values)).any():
+                raise ValueError("not finite")
+            return np.full(y.shape, 0.5)
+
+        records = read_alike(
+            made(bad), TARGETS[:40], training=(made(X[50:90]), TARGETS[50:90])
+        )
+        losses = Scoring("watched", watched, (0.0, 1.0)).private_losses(None, records)
+        assert losses.tolist() == [0.5] * 7 + [1.0] + [0.5] * 32
+        assert len(types) == 1
+
+    @pytest.mark.parametrize("kinds", ["sparse for dense", "dense for sparse"])
+    def test_in_another_container_than_training(self, kinds):
+        first, second = (
+            (lambda x: x, sparse.csr_matrix)
+            if kinds == "sparse for dense"
+            else (sparse.csr_matrix, lambda x: x)
+        )
+
+        def watched(model, X, y):
+            if np.isnan(X.data if sparse.issparse(X) else X).any():
+                raise ValueError("not finite")
+            return np.full(y.shape, 0.5)
+
+        bad = X[:40].copy()
+        bad[7] = np.nan
+        records = read_alike(
+            second(bad), TARGETS[:40], training=(first(X[50:]), TARGETS[50:])
+        )
+        losses = Scoring("watched", watched, (0.0, 1.0)).private_losses(None, records)
+        assert losses.tolist() == [0.5] * 7 + [1.0] + [0.5] * 32
 
 
 class Counting:
@@ -220,8 +381,8 @@ class TestModels:
         scoring, model = Scoring("counting", losses, (0.0, 1.0)), Counting()
         bad = X.copy()
         bad[3] = np.nan
-        alone = scoring.private_losses(model, Records(X, TARGETS))
-        found = scoring.private_losses(model, Records(bad, TARGETS))
+        alone = scoring.private_losses(model, private(X, TARGETS))
+        found = scoring.private_losses(model, private(bad, TARGETS))
         assert model.seen == [0]
         assert np.array_equal(np.delete(found, 3), np.delete(alone, 3))
 
@@ -241,8 +402,9 @@ class TestModels:
             return np.full(len(X), 0.5) if len(both) == len(X) else None
 
         scoring = Scoring("joined", joined, (0.0, 1.0))
+        training = frame.copy(), TARGETS[:40]
         frame.iloc[0, 0] = np.nan
-        records = read_alike(frame, TARGETS[:40], training=(frame, TARGETS[:40]))
+        records = read_alike(frame, TARGETS[:40], training=training)
         losses = scoring.private_losses(None, records)
         assert losses.tolist() == [1.0] + [0.5] * 39
 
@@ -252,7 +414,9 @@ def test_the_callers_settings_of_numpy_do_not_matter():
         return np.exp(-y)  # of 800 too small for a double: 0
 
     scoring = Scoring("small", small, (0.0, 1.0))
-    records = Records(np.zeros((3, 1)), np.array([0.5, 800.0, 1.0]))
+    records = private(
+        np.zeros((3, 1)), np.array([0.5, 800.0, 1.0]), company=(np.zeros((1, 1)), [1.0])
+    )
     with np.errstate(all="raise"):
         losses = scoring.private_losses(None, records)
     assert losses == pytest.approx([np.exp(-0.5), 0.0, np.exp(-1.0)])

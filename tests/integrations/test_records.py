@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
@@ -121,8 +122,10 @@ def model(request):
 
 def losses(model, private_X, private_y, name="accuracy"):
     scoring = make_scoring(name, None, estimator=model, needs_gradients=False)
+    is_frame = hasattr(private_X, "columns")
+    like = pd.DataFrame(X, columns=list("abc")) if is_frame else X
     return scoring.private_losses(
-        model, read_alike(private_X, private_y, training=(X, Y))
+        model, read_alike(private_X, private_y, training=(like, Y))
     )
 
 
@@ -293,15 +296,15 @@ class TestRead:
         like = np.ones((2, 3), dtype=dtype)
         rows = [["1", 0.0, True], [1, 0, 0.5], [1, 0, None], [0, 1, 2**70], [1, 1, 1]]
         for given in (rows, np.array(rows, dtype=object)):
-            records = read_alike(given, Y[:5], training=(like, Y))
+            records = read_alike(given, Y[:5], training=(like, Y[:2]))
             assert records.unreadable.tolist() == [False, True, True, True, False]
             assert records.X.dtype == dtype
             assert records.X[0].tolist() == [1, 0, 1]
-            assert records.readable.tolist() == [0, 4]
+            assert records.readable.tolist() == [True, False, False, False, True]
 
     def test_large_labels_stay_apart(self):
         labels = np.array([10**17, 10**17 + 1])
-        records = read_alike(X[:2], [10**17 + 1, 0.5], training=(X, labels))
+        records = read_alike(X[:2], [10**17 + 1, 0.5], training=(X[:2], labels))
         assert records.y[0] == 10**17 + 1
         assert records.unreadable.tolist() == [False, True]
 
@@ -413,11 +416,48 @@ class TestRead:
     def test_what_is_no_table_stays(self):
         dicts = [{"a": 1}, {"b": 2}]
         assert dicts == read_alike(dicts, None, training=(dicts, None)).X
-        fields = np.array([(1, 2.0)], dtype=[("a", int), ("b", float)])
-        assert read_alike(fields, None, training=(fields, None)).X is fields
         images = np.ones((2, 3, 3))
         read = read_alike(images, None, training=(images, None)).X
         assert np.array_equal(read, images)
+
+    def test_named_fields(self):
+        """One word makes text of a whole field."""
+        like = np.array([(1, 2.0, True)], dtype=[("a", int), ("b", float), ("c", bool)])
+        for odd in (3, "x"):
+            columns = [np.array([first, odd]) for first in (1, 2.5, True)]
+            private = np.rec.fromarrays(columns, names=["a", "b", "c"])
+            records = read_alike(private, None, training=(like, None))
+            assert records.X.dtype == like.dtype
+            assert records.X[0].tolist() == (1, 2.5, True)
+            assert records.unreadable.tolist() == [False, True]  # 3 is no truth
+
+    @pytest.mark.parametrize("odd", [4.0, "x", None, [1]])
+    def test_arrays_of_more_dimensions(self, odd):
+        images = np.arange(18.0).reshape(2, 3, 3)
+        private = images.tolist()
+        private[1][0][0] = odd
+        for like in (images, images.tolist()):
+            records = read_alike(private, None, training=(like, None))
+            assert np.array_equal(records.X[0], images[0])
+            assert records.X.dtype == np.float64
+            assert not records.unreadable[0]
+            assert not records.unreadable[1]
+            expected = 4.0 if odd == 4.0 else np.nan
+            assert np.array_equal(records.X[1, 0, 0], expected, equal_nan=True)
+            ragged = read_alike(
+                [images[0], private[1][:2]], None, training=(like, None)
+            )
+            assert ragged.unreadable.tolist() == [False, True]
+
+    @pytest.mark.parametrize("odd", [1.5, 4.0])
+    def test_tensors(self, odd):
+        """In which one fraction makes such of all whole numbers."""
+        like = torch.tensor([[1, 2], [3, 4]], device="cpu")
+        private = torch.tensor([[1, 2], [3, odd]], device="cpu")
+        records = read_alike(private, None, training=(like, None))
+        assert records.X.dtype == np.int64
+        assert records.X[0].tolist() == [1, 2]
+        assert records.unreadable.tolist() == [False, odd == 1.5]
 
     def test_not_shown(self):
         assert "0." not in repr(Records(X, Y))

@@ -95,6 +95,29 @@ class TestAlike:
         with pytest.raises(InvalidArgumentError, match="of the kind of X, ndarray"):
             check_alike(FRAME.to_numpy(), Y, FRAME, Y)
 
+    def test_named_fields(self):
+        fields = np.zeros(3, dtype=[("a", int), ("b", float)])
+        other = np.zeros(3, dtype=[("a", int), ("c", float)])
+        check_alike(fields, None, fields.copy(), None)
+        with pytest.raises(InvalidArgumentError, match=r"columns of X, \['a', 'b'\]"):
+            check_alike(fields, None, other, None)
+        with pytest.raises(InvalidArgumentError, match="of the kind of X, ndarray"):
+            check_alike(fields, None, np.zeros((3, 2)), None)
+
+    def test_data_frames_of_others(self):
+        """Their cells would reach a model with the type of the whole column."""
+
+        class Frame:
+            columns, shape = ("a", "b"), (3, 2)
+
+            def __len__(self):
+                return 3
+
+        with pytest.raises(InvalidArgumentError, match="X_val must be a data frame of"):
+            check_alike(FRAME, None, Frame(), None)
+        with pytest.raises(InvalidArgumentError, match="X must be a data frame of pan"):
+            check_alike(Frame(), None, FRAME, None)
+
     def test_without_targets(self):
         check_alike(X, None, X, None)
 

@@ -1,5 +1,6 @@
-"""Single cells: how one is read as the training data's are."""
+"""Columns of cells: each cell is read by itself, as the training column says."""
 
+import datetime
 import math
 import numbers
 from collections.abc import Callable
@@ -8,6 +9,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from botorch_dp.integrations.sklearn.plain import (
+    in_numpy,
+    is_missing,
+    is_number,
+    is_truth,
+    number_of,
+    numpys_duration_of,
+    numpys_time_of,
+    plain,
+    time_of,
+    whole_of,
+    word_of,
+)
 
 Cells = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -19,21 +34,18 @@ class Reader:
 
     Attributes:
         read: From cells to values, and to which of them cannot be read.
-        is_words: Whether values are text.
-        is_times: Whether values are times.
-        is_as_it_is: Whether values are whatever cells are.
+        kinds: The kinds of numpy types whose arrays ``read`` takes as they are.
+        dtype: A type of pandas' own that columns of the values have, if any.
     """
 
     read: Callable[[Cells], tuple[Cells, Mask]]
-    is_words: bool = False
-    is_times: bool = False
-    is_as_it_is: bool = False
+    kinds: str = "biuf"
+    dtype: Any = None
 
     def __call__(self, cells: Any) -> tuple[Cells, Mask]:
         """Return values, and which cells cannot be read."""
         dtype = getattr(cells, "dtype", None)
-        kinds = "biufMm" if self.is_times else "biuf"
-        is_typed = isinstance(dtype, np.dtype) and dtype.kind in kinds
+        is_typed = isinstance(dtype, np.dtype) and dtype.kind in self.kinds
         return self.read(np.asarray(cells) if is_typed else cells_of(cells))
 
 
@@ -46,7 +58,8 @@ def cells_of(values: Any) -> Cells:
             values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
         found = np.empty(values.shape, dtype=object)
-        found[...] = values.astype(f"{values.dtype.kind}8[us]")  # of others: integers
+        for place in np.ndindex(values.shape):  # astype would lose digits and units
+            found[place] = values[place]
         return found
     if isinstance(values, np.ndarray):
         return values.astype(object)
@@ -61,8 +74,9 @@ def reader_of(training: Any) -> Reader:
     """Return how to read cells of which these are the training data's.
 
     Numbers with a fraction are read as such, and what is none is missing. Whole numbers
-    stay whole, and text stays text: what is neither cannot be read. Anything else is
-    left as it is.
+    and truths stay such, and text stays text: what is neither cannot be read. Times and
+    durations are read as such, and what is none is missing. In a column of various
+    objects a cell becomes the one of the training data that says the same.
     """
     dtype = getattr(training, "dtype", None)
     if dtype is None:
@@ -70,7 +84,10 @@ def reader_of(training: Any) -> Reader:
         dtype = training.dtype
     categories = getattr(dtype, "categories", None)
     if categories is not None:
-        cells, dtype = cells_of(categories), np.dtype(object)
+        is_time = categories.dtype.kind in "Mm" or hasattr(categories, "freq")
+        if is_time:
+            return reader_of(categories)
+        return _reader_of_objects(cells_of(categories))
     kind = getattr(dtype, "kind", "O")
     if kind in "biu" and isinstance(dtype, np.dtype):
         return Reader(lambda cells: _whole(cells, dtype))
@@ -78,62 +95,119 @@ def reader_of(training: Any) -> Reader:
         wanted = dtype if isinstance(dtype, np.dtype) else np.dtype(np.float64)
         return Reader(lambda cells: _floats(cells, wanted))
     if kind in "Mm" and isinstance(dtype, np.dtype):
-        return Reader(lambda cells: _times(cells, dtype), is_times=True)
-    if categories is None:
-        cells = cells_of(training).ravel()
-    there = [cell for cell in cells if not is_missing(cell)]
-    if kind == "U" or (there and all(isinstance(cell, str) for cell in there)):
-        return Reader(_words, is_words=True)
-    if there and all(_is_number(cell) for cell in there):
-        return Reader(_objects_of_floats)
-    return Reader(
-        lambda cells: (cells_of(cells), np.zeros(len(cells), dtype=bool)),
-        is_as_it_is=True,
-    )
+        return Reader(lambda cells: _times(cells, dtype), "M" if kind == "M" else "Mm")
+    cells = cells_of(training).ravel()
+    if isinstance(dtype, np.dtype):
+        return _reader_of_objects(cells)
+    if all(isinstance(cell, str) or is_missing(cell) for cell in cells):
+        return Reader(_reader_of_objects(cells, are_words=True).read, "", dtype)
+    return Reader(lambda cells: _pandas_own(cells, dtype), "", dtype)
 
 
-def codes_in(categories: Any, cells: Cells) -> npt.NDArray[np.intp]:
-    """Return where each cell is among categories, -1 for one that is not.
+def codes_in(categories: Any, reader: Reader, values: Cells) -> npt.NDArray[np.intp]:
+    """Return where each value is among categories, -1 for one that is not.
 
     Args:
         categories: An index of pandas.
-        cells: What to look up, one by one.
+        reader: How cells were read.
+        values: What it made of the cells.
     """
-    known = {category: code for code, category in enumerate(categories)}
-    return np.array([_code(categories, known, cell) for cell in cells], dtype=np.intp)
+    known = {category: code for code, category in enumerate(reader(categories)[0])}
+    is_range = hasattr(categories, "overlaps")  # intervals, in which numbers are
+    codes = [_code(known, value, categories if is_range else None) for value in values]
+    return np.array(codes, dtype=np.intp)
 
 
-def _code(categories: Any, known: dict[Any, int], cell: Any) -> int:
+def _code(known: dict[Any, int], value: Any, intervals: Any) -> int:
     try:
-        if cell in known:
-            return known[cell]
-        place = categories.get_loc(cell)  # a date as text, a number in an interval
+        if value in known:
+            return known[value]
+        place = -1 if intervals is None else intervals.get_loc(value)
     except Exception:
         return -1
     return int(place) if isinstance(place, numbers.Integral) else -1
 
 
-def is_missing(cell: Any) -> bool:
-    """Return whether a cell holds nothing, in one of the usual ways to say so."""
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(cell, float | np.floating) and bool(np.isnan(cell))
+def _reader_of_objects(training: Cells, *, are_words: bool = False) -> Reader:
+    """Return how to read cells that become objects.
+
+    A private cell becomes the training cell that says the same, the first if there are
+    several. So ``1``, ``1.0``, ``"1"`` and ``"01"`` are the same word in a column of
+    words: which of them a container holds depends on the cells beside it.
+    """
+    there = [cell for cell in training if not is_missing(cell)]
+    kinds = datetime.timedelta | np.timedelta64
+    if there and all(isinstance(cell, kinds) for cell in there):
+        durations = np.array([in_numpy(cell) for cell in there]).dtype
+        return Reader(lambda cells: _times(cells, durations), "Mm")
+    gap = next((cell for cell in training if is_missing(cell)), math.nan)
+    are_words = are_words or (
+        bool(there) and all(isinstance(cell, str) for cell in there)
+    )
+    known: dict[Any, Any] = {}
+    for cell in there:
+        said = plain(cell)
+        # Other words are themselves: there may be many.
+        if isinstance(said, float) or not are_words:
+            _remember(known, said, cell)
+    if are_words:
+        other: Callable[[Any], Any] = word_of
+    elif there and all(isinstance(cell, bytes) for cell in there):
+        other = _bytes
+    elif there and all(is_truth(cell) for cell in there):
+        other = lambda said: gap  # noqa: E731
+    elif there and all(is_number(cell) or is_truth(cell) for cell in there):
+        other = lambda said: said if isinstance(said, float) else gap  # noqa: E731
+    else:
+        other = _whole_if_it_is
+    return Reader(lambda cells: _objects(cells, known, other, gap), "")
 
 
-def _is_number(cell: Any) -> bool:
-    return isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_)
+def _remember(known: dict[Any, Any], said: Any, cell: Any) -> None:
+    try:
+        known.setdefault(said, cell)
+    except TypeError:  # a list, a dict: nothing is looked up by it
+        return
+
+
+def _objects(
+    cells: Cells, known: dict[Any, Any], other: Callable[[Any], Any], gap: Any
+) -> tuple[Cells, Mask]:
+    def read(cell: Any) -> Any:
+        try:
+            said = plain(cell)
+            if said is None:
+                return gap
+            return known[said] if _holds(known, said) else other(said)
+        except Exception:  # an object that cannot be shown as text
+            return gap
+
+    values = cells_of([read(cell) for cell in cells.flat])
+    return values.reshape(cells.shape), np.zeros(cells.shape, dtype=bool)
+
+
+def _holds(known: dict[Any, Any], said: Any) -> bool:
+    try:
+        return said in known
+    except Exception:  # it cannot be looked up
+        return False
+
+
+def _bytes(said: Any) -> bytes:
+    return said if isinstance(said, bytes) else word_of(said).encode()
+
+
+def _whole_if_it_is(said: Any) -> Any:
+    return int(said) if isinstance(said, float) and said.is_integer() else said
 
 
 def _floats(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
     if cells.dtype.kind not in "biuf":
-        values = np.array([_float(cell) for cell in cells.flat], dtype=np.float64)
+        values = np.array([number_of(cell) for cell in cells.flat], dtype=np.float64)
         cells = values.reshape(cells.shape)
-    return cells.astype(dtype), np.zeros(cells.shape, dtype=bool)
-
-
-def _objects_of_floats(cells: Cells) -> tuple[Cells, Mask]:
-    values, bad = _floats(cells, np.dtype(np.float64))
-    return values.astype(object), bad
+    # By way of doubles without -0, as cells that are not numbers yet.
+    values = cells.astype(np.float64) + 0.0
+    return values.astype(dtype), np.zeros(cells.shape, dtype=bool)
 
 
 def _whole(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
@@ -141,62 +215,37 @@ def _whole(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
         return cells, np.zeros(cells.shape, dtype=bool)
     is_bool = dtype.kind == "b"
     low, high = (0, 1) if is_bool else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    found = [_int(cell) for cell in cells.flat]
+    found = [whole_of(cell) for cell in cells.flat]
     bad = np.array([n is None or not low <= n <= high for n in found], dtype=bool)
     values = [0 if unread else n for n, unread in zip(found, bad, strict=True)]
     shape = cells.shape
     return np.array(values, dtype=dtype).reshape(shape), bad.reshape(shape)
 
 
-def _words(cells: Cells) -> tuple[Cells, Mask]:
-    return cells_of([_word(c) for c in cells]), np.zeros(len(cells), dtype=bool)
-
-
 def _times(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
-    values = np.full(cells.shape, np.array("NaT", dtype=dtype), dtype=dtype)
-    for index, cell in enumerate(cells):
+    if cells.dtype.kind not in "Mm":
+        values = np.full(cells.shape, np.array("NaT", dtype=dtype), dtype=dtype)
+        for place in np.ndindex(cells.shape):
+            values[place] = (
+                numpys_time_of(cells[place])
+                if dtype.kind == "M"
+                else numpys_duration_of(cells[place], dtype)
+            )
+        cells = values
+    if cells.dtype.kind != dtype.kind:
+        cells = cells.astype(np.int64)  # durations that numpy counts from 1970 on
+    return cells.astype(dtype), np.zeros(cells.shape, dtype=bool)
+
+
+def _pandas_own(cells: Cells, dtype: Any) -> tuple[Cells, Mask]:
+    """Read cells of a type of pandas' own: times with a zone, periods, intervals."""
+    array = dtype.construct_array_type()
+
+    def read(cell: Any) -> Any:
         try:
-            values[index] = np.array(getattr(cell, "to_numpy", lambda c=cell: c)())
-        except Exception:  # not a time
-            continue
-    return values, np.zeros(cells.shape, dtype=bool)
+            return array._from_sequence([time_of(cell)], dtype=dtype)[0]
+        except Exception:  # whatever it is
+            return dtype.na_value
 
-
-def _float(cell: Any) -> float:
-    """Return a number, or that it is missing."""
-    try:
-        return float(cell)
-    except Exception:
-        pass
-    try:  # an array of complex numbers, of which most are not
-        number = complex(cell)
-        return number.real if number.imag == 0 else math.nan
-    except Exception:
-        return math.nan
-
-
-def _int(cell: Any) -> int | None:
-    """Return a whole number, None if it is none."""
-    try:
-        if isinstance(cell, numbers.Integral | np.bool_):
-            return int(cell)
-        if isinstance(cell, str):
-            return int(cell)
-    except Exception:
-        pass
-    number = _float(cell)
-    return int(number) if math.isfinite(number) and number.is_integer() else None
-
-
-def _word(cell: Any) -> Any:
-    """Return text, or that it is missing."""
-    try:
-        if is_missing(cell):
-            return math.nan
-        if isinstance(cell, complex | np.complexfloating) and cell.imag == 0:
-            cell = cell.real  # in an array of complex numbers
-        if _is_number(cell) and float(cell).is_integer():
-            return str(int(cell))
-        return str(cell)
-    except Exception:
-        return math.nan
+    values = cells_of([read(cell) for cell in cells.flat])
+    return values, np.zeros(len(values), dtype=bool)

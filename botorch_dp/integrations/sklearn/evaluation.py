@@ -2,24 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
 from torch import Tensor
 from tqdm import tqdm
 
 from botorch_dp.integrations.sklearn.quiet import Surroundings, quiet
 from botorch_dp.integrations.sklearn.record_losses import Array, Scoring
-from botorch_dp.integrations.sklearn.records import Records, copied, read_alike
+from botorch_dp.integrations.sklearn.records import Records, copied
 from botorch_dp.integrations.sklearn.space import Params
-
-# Training records on which a loss is tried before it sees private ones.
-_FEW = slice(0, 8)
 
 
 @dataclass
@@ -50,13 +45,6 @@ class Evaluation:
     points_are_private: bool = False
     num_fits: int = 0
 
-    @cached_property
-    def tried(self) -> Records:
-        """A few training records, read as private ones are."""
-        X, y, _ = self.training
-        few = [part if part is None else _safe_indexing(part, _FEW) for part in (X, y)]
-        return read_alike(*few, training=(X, y))
-
     @property
     def num_records(self) -> int:
         """The number n of private records."""
@@ -70,7 +58,6 @@ class Evaluation:
                 self.estimator,
                 params,
                 self.training,
-                self.tried,
                 self.private,
                 self.scoring,
                 self.points_are_private,
@@ -110,7 +97,7 @@ class Evaluation:
 
     def try_on(self, params: Params) -> None:
         """Raise what is wrong with a model or the loss, on training records."""
-        self.scoring.try_on(self.fitted(params), self.tried)
+        self.scoring.try_on(self.fitted(params), self.private.of_training)
 
 
 def _fitted(estimator: Any, params: Params, training: tuple[Any, Any, Any]) -> Any:
@@ -125,7 +112,6 @@ def _fit_and_score(
     estimator: Any,
     params: Params,
     training: tuple[Any, Any, Any],
-    tried: Records,
     private: Records,
     scoring: Scoring,
     point_is_private: bool,
@@ -142,5 +128,5 @@ def _fit_and_score(
         else:
             model = _fitted(estimator, params, training)
             # What is wrong with a loss or a model shows on training records.
-            scoring.try_on(model, tried)
+            scoring.try_on(model, private.of_training)
         return scoring.private_losses(model, private)

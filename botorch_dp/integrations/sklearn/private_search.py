@@ -78,9 +78,19 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
       ``method_options={"correlation": ...}``. Which points are evaluated is private,
       too: models are trained in silence, and workers and logs must not show them.
 
-    Every private record is read by itself, cell by cell, as numbers, whole numbers or
-    text where the training records have such, and is scored by a copy of the model. One
-    that cannot be read or scored has the largest loss; nothing is said.
+    Every private record is read by itself, cell by cell, by the types of the training
+    columns, and is scored by a copy of the model beside a few training records. A
+    record that cannot be read or scored has the largest loss; nothing is said. Read
+    private rows as text (``pandas.read_csv(..., dtype=str)``): what ``read_csv`` does
+    to a whole column because of one cell cannot always be undone. It drops digits of
+    whole numbers beyond 2^53 beside a gap, and it guesses from the first date whether
+    the day comes first. In a column of text, private cells that are the same number
+    (``01`` and ``1``) are the same word.
+
+    ``certificate_`` counts what its ledger was charged, and nothing else. Several fits
+    on the same private records compose: their costs add up. Only a shared ``ledger``
+    counts them together. Without one, every fit certifies its own cost alone, and no
+    certificate states the total.
 
     Args:
         estimator: What to tune: any scikit-learn estimator or pipeline.
@@ -115,8 +125,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
             :class:`~botorch_dp.PrivateBO`, by name.
         refit: Whether to train a model on (X, y) with what was released, for
             ``predict`` and friends. Private records are not trained on.
-        ledger: What is charged; by default a new one with the guarantee as its cap.
-            Searches on the same private records add up only in the same ledger.
+        ledger: What is charged; by default a new one for each fit, with the guarantee
+            as its cap. Give all searches on the same private records the same ledger:
+            their costs add up, and only a shared ledger counts the sum.
         random_state: Seeds the noise: for experiments only, as the certificate says.
             None takes noise from the operating system.
         n_jobs: Models to train at a time, through joblib and its configured backend, in
@@ -130,8 +141,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
         best_estimator_: Trained with them on (X, y), if ``refit``.
         history_: The parameters of every step and the noise, which are public. No
             scores.
-        certificate_: What is guaranteed, to whom, under which assumptions. After a fit
-            that failed, of what had been released by then, if anything.
+        certificate_: What is guaranteed, to whom, under which assumptions, for all that
+            the ledger was charged, and nothing else. After a fit that failed, of what
+            had been released by then, if anything.
         num_fits_: How many models the search trained, before the refit.
 
     Example:
@@ -224,12 +236,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
         check_fit_params(fit_params, X_val, y_val)
         task = self._task(space)
         self._forget()
+        training = indexable(X, y)
         with tqdm(desc=self.method, unit="fit", disable=not self.verbose) as bar:
             evaluation = Evaluation(
                 estimator=self.estimator,
                 scoring=scoring,
-                training=(*indexable(X, y), fit_params),
-                private=read_alike(*indexable(X_val, y_val), training=(X, y)),
+                training=(*training, fit_params),
+                private=read_alike(*indexable(X_val, y_val), training=training),
                 n_jobs=self.n_jobs,
                 bar=bar,
                 points_are_private=self.method == "kusner",

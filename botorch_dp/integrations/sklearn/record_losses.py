@@ -23,8 +23,6 @@ from botorch_dp.integrations.sklearn.records import Records
 Array = npt.NDArray[np.float64]
 RecordLoss = Callable[[Any, Any, Any], Any]
 
-# How many records are scored at a time at the least.
-_FEWEST = 8
 # Probabilities below 1 % count as 1 %: a log loss of at most 4.6.
 _LARGEST_LOG_LOSS = math.log(100.0)
 
@@ -215,37 +213,59 @@ def _usual(estimator: Any, needs_gradients: bool) -> str:
 def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
     """Return losses, not a number where a record cannot be scored.
 
-    All at once if that works, with others in the place of those that cannot be read.
-    Otherwise those that cannot be scored are found in halves, and all are scored at
-    once again, without them: the result of a record may depend, in its last bits, on
-    how many there are.
+    All at once if that works. Otherwise those that cannot be scored are found in
+    halves, and all are scored again without them. In each attempt the same few training
+    records are scored, too, and others of these take the places of private records that
+    are left out: a loss may need several records, or several classes, and its last bits
+    may depend on how many there are. None of this depends on other private records.
     """
+    everyone = np.arange(len(records))
+    company = len(records) + np.arange(len(records.of_training))
+    stand_ins = np.resize(company, len(records))
+    is_scored = records.readable
 
-    def all_at_once(index: npt.NDArray[np.intp]) -> Array | None:
-        stand_in = np.full(len(records), index[0])
-        stand_in[index] = index
-        found = _attempt(loss, estimator, records, stand_in)
-        return None if found is None else np.where(stand_in == everyone, found, np.nan)
+    def attempt(index: npt.NDArray[np.intp]) -> Array | None:
+        rows = np.where(is_scored[index], index, stand_ins[index])
+        rows = np.concatenate([rows, company])
+        found = _attempt(loss, estimator, records, rows)
+        return None if found is None else found[: len(index)]
 
-    everyone, losses = np.arange(len(records)), np.full(len(records), np.nan)
-    todo = [records.readable]
-    if not len(todo[0]):
-        return losses
-    found = all_at_once(todo[0])
-    if found is not None:
-        return found
-    while todo:
-        index = todo.pop()
-        # Not fewer than a few: some losses cannot take a single record.
-        some = np.resize(index, max(len(index), _FEWEST))
-        found = _attempt(loss, estimator, records, some)
-        if found is not None:
-            losses[index] = found[: len(index)]
-        elif len(index) > 1:
-            todo += np.array_split(index, 2)
-    scored = np.flatnonzero(~np.isnan(losses))
-    found = all_at_once(scored) if len(scored) else None
-    return losses if found is None else found
+    if attempt(everyone[:0]) is None:  # the company alone: that is the model's fault
+        return np.full(len(records), np.nan)
+    losses = attempt(everyone)
+    if losses is None:
+        todo = [np.flatnonzero(is_scored)]
+        while todo:
+            index = todo.pop()
+            if len(index) == 0 or attempt(index) is not None:
+                continue
+            if len(index) == 1:
+                is_scored[index] = False
+            else:
+                todo += np.array_split(index, 2)
+        losses = _in_parts(attempt, everyone)
+    return np.where(is_scored, losses, np.nan)
+
+
+def _in_parts(
+    attempt: Callable[[npt.NDArray[np.intp]], Array | None],
+    everyone: npt.NDArray[np.intp],
+) -> Array:
+    """Return losses by as few attempts as work, not a number where none does.
+
+    How many that is depends on how many records a loss can take at a time.
+    """
+    num_parts = 1
+    while True:
+        found = []
+        for part in np.array_split(everyone, num_parts):
+            losses = attempt(part)
+            if losses is None and len(part) > 1:
+                break
+            found.append(np.full(len(part), np.nan) if losses is None else losses)
+        else:
+            return np.concatenate(found)
+        num_parts = min(2 * num_parts, len(everyone))
 
 
 def _attempt(

@@ -8,19 +8,26 @@ missing, or makes its record one that cannot be scored.
 """
 
 import copy
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from botorch_dp.integrations.sklearn.cells import Reader, cells_of, codes_in, reader_of
+from botorch_dp.integrations.sklearn.plain import is_missing
 from botorch_dp.integrations.sklearn.quiet import quiet
 
 Mask = npt.NDArray[np.bool_]
+
+
+# Training records that keep private ones company when these are scored.
+_COMPANY = slice(0, 8)
 
 
 @dataclass(frozen=True)
@@ -31,20 +38,29 @@ class Records:
         X: A row for each record.
         y: A target for each record, or None.
         unreadable: Which records cannot be scored; None if all can.
+        company: A few training records, read in the same way; None if these are such.
     """
 
     X: Any = field(repr=False)
     y: Any = field(repr=False)
     unreadable: Mask | None = field(default=None, repr=False)
+    company: "Records | None" = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(_num_samples(self.X))
 
     @property
-    def readable(self) -> npt.NDArray[np.intp]:
-        """The indices of the records that can be scored."""
-        everyone = np.arange(len(self))
-        return everyone if self.unreadable is None else everyone[~self.unreadable]
+    def of_training(self) -> "Records":
+        """The company: what is public."""
+        assert self.company is not None
+        return self.company
+
+    @property
+    def readable(self) -> Mask:
+        """Which records can be read."""
+        if self.unreadable is None:
+            return np.ones(len(self), dtype=bool)
+        return ~self.unreadable
 
     def rows(self, index: npt.NDArray[np.intp]) -> tuple[Any, Any]:
         """Return some of the records: copies, which a model may do anything with.
@@ -53,16 +69,26 @@ class Records:
         names would be there twice.
 
         Args:
-            index: Which ones, in which order.
+            index: Which ones, in which order. The company is numbered after the
+                records.
         """
-        X, y = (
-            None if part is None else copied(_numbered(_safe_indexing(part, index)))
-            for part in (self.X, self.y)
-        )
-        return X, y
+        return self._part("X", index), self._part("y", index)
+
+    def _part(self, name: str, index: npt.NDArray[np.intp]) -> Any:
+        ours, company = getattr(self, name), getattr(self.company, name, None)
+        if ours is None:
+            return None
+        is_company = index >= len(self)
+        rows = _safe_indexing(ours, index[~is_company])
+        if is_company.any():
+            others = _safe_indexing(company, index[is_company] - len(self))
+            # As the two are joined, then as they were asked for.
+            place = np.argsort(np.argsort(is_company, kind="stable"), kind="stable")
+            rows = _safe_indexing(_joined(rows, others), place)
+        return copied(_numbered(rows))
 
 
-def read_alike(X: Any, y: Any, *, training: tuple[Any, Any]) -> Records:
+def read_alike(X: Any, y: Any, *, training: Iterable[Any]) -> Records:
     """Read each record by itself, as the training data says.
 
     Args:
@@ -70,14 +96,49 @@ def read_alike(X: Any, y: Any, *, training: tuple[Any, Any]) -> Records:
         y: Targets, or None.
         training: Inputs and targets of the training records.
     """
-    X, y = _unflagged(X), _unflagged(y)
+    like_X, like_y = (_in_numpy(part) for part in training)
+    few_X, few_y = (
+        part if part is None else _safe_indexing(part, _COMPANY)
+        for part in (like_X, like_y)
+    )
     with quiet(), np.errstate(all="ignore"):
-        unreadable = np.zeros(_num_samples(X), dtype=bool)
-        return Records(
-            _inputs(X, training[0], unreadable),
-            _targets(y, training[1], unreadable),
-            unreadable,
-        )
+        company = _read(few_X, few_y, (like_X, like_y))
+        records = _read(_in_numpy(X), _in_numpy(y), (like_X, like_y))
+    return Records(records.X, records.y, records.unreadable, company)
+
+
+def _read(X: Any, y: Any, training: tuple[Any, Any]) -> Records:
+    X, y = _unflagged(X), _unflagged(y)
+    unreadable = np.zeros(_num_samples(X), dtype=bool)
+    return Records(
+        _inputs(X, training[0], unreadable),
+        _targets(y, training[1], unreadable),
+        unreadable,
+    )
+
+
+def _in_numpy(data: Any) -> Any:
+    """Return an array for data that is one elsewhere, such as a tensor."""
+    is_known = isinstance(data, np.ndarray) or any(
+        hasattr(data, name) for name in ("iloc", "tocsr")
+    )
+    return np.asarray(data) if hasattr(data, "__array__") and not is_known else data
+
+
+def _joined(rows: Any, others: Any) -> Any:
+    """Return rows and others below them, in the container of the rows."""
+    if hasattr(rows, "tocsr"):
+        return sparse.vstack([rows, sparse.csr_matrix(others)], format="csr")
+    if hasattr(others, "toarray"):
+        others = others.toarray()
+    if hasattr(rows, "iloc"):
+        concat = importlib.import_module("pandas").concat
+        if not hasattr(others, "iloc"):
+            others = type(rows)(others, dtype=rows.dtype)
+        return concat([rows, others], ignore_index=True)
+    if isinstance(rows, np.ndarray):
+        return np.concatenate([rows, np.asarray(others, dtype=rows.dtype)])
+    return [*rows, *others]
 
 
 def copied(data: Any) -> Any:
@@ -126,8 +187,8 @@ def _inputs(X: Any, like: Any, unreadable: Mask) -> Any:
     if hasattr(X, "iloc") and hasattr(X, "columns"):
         return _frame(X, like, unreadable)
     kind = getattr(getattr(like, "dtype", None), "kind", None)
-    if kind == "V":  # records with named fields, of types of their own
-        return X
+    if kind == "V":
+        return _fields(X, like, unreadable)
     if hasattr(X, "tocsr"):
         return _sparse(X, reader_of(like) if kind else None, unreadable)
     shape = _shape(like)
@@ -140,20 +201,24 @@ def _inputs(X: Any, like: Any, unreadable: Mask) -> Any:
     if len(shape) == 1:
         read = _column(X, reader_of(like), unreadable)
         return read.tolist() if isinstance(X, Sequence) else read
-    return _table(X, like, unreadable) if len(shape) == 2 else X
+    if len(shape) == 2:
+        return _table(X, like, unreadable)
+    return _blocks(X, like, unreadable)
 
 
 def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
     shape = None if y is None or like is None else _shape(like)
-    if shape is None or len(shape) > 2:
+    if shape is None:
         return y
+    if len(shape) > 2:
+        return _blocks(y, like, unreadable)
     if len(shape) == 2 and shape[1] > 1:
         return _table(y, like, unreadable)
-    reader = reader_of(np.ravel(cells_of(like)) if len(shape) == 2 else like)
-    values, bad = reader([_only(cell) for cell in cells_of(y)])
-    unreadable |= bad
-    if reader.is_words:
-        unreadable |= np.array([not isinstance(value, str) for value in values])
+    if len(shape) == 2:
+        like = like.iloc[:, 0] if hasattr(like, "iloc") else np.ravel(like)
+    values = _column([_only(cell) for cell in cells_of(y)], reader_of(like), unreadable)
+    if values.dtype == object:
+        unreadable |= np.array([is_missing(value) for value in values])
     return values
 
 
@@ -181,31 +246,12 @@ def _series(X: Any, like: Any, unreadable: Mask) -> Any:
     values = _column(X, reader, unreadable)
     if hasattr(dtype, "categories"):
         # Not astype, which looks at all cells before it decides how to read one.
-        codes = codes_in(dtype.categories, values)
+        codes = codes_in(dtype.categories, reader, values)
         if dtype.categories.dtype.kind in "biu" and not like.isna().any():
             unreadable |= codes < 0  # as in columns of whole numbers
         array = dtype.construct_array_type().from_codes(codes, dtype=dtype)
         return type(X)(array, index=X.index)
-    if reader.is_as_it_is and not isinstance(dtype, np.dtype | None):
-        return _alike(X, like)
-    column = _column_like(X, values)
-    is_text = reader.is_words and not isinstance(dtype, np.dtype | None)
-    return column.astype(dtype) if is_text else column
-
-
-def _alike(X: Any, like: Any) -> Any:
-    """Read a column of a type of pandas' own: times with a zone, periods, intervals."""
-    if X.dtype == like.dtype:
-        return X
-
-    def read(cell: Any) -> Any:
-        try:
-            return type(X)([cell], dtype=like.dtype).iloc[0]
-        except Exception:
-            return like.dtype.na_value
-
-    cells = [read(cell) for cell in cells_of(X)]
-    return type(X)(cells, index=X.index, dtype=like.dtype)
+    return type(X)(values, index=X.index, dtype=reader.dtype or values.dtype)
 
 
 def _sparse(X: Any, reader: Reader | None, unreadable: Mask) -> Any:
@@ -228,7 +274,7 @@ def _table(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
         cells[index] = training[0] if row is None else row
     # With one type for all, as numpy makes it.
     plain = like if isinstance(like, np.ndarray) else np.array(training.tolist())
-    if plain.dtype.kind in "biuf" and plain.ndim == 2:
+    if plain.dtype.kind in "biufMm" and plain.ndim == 2:
         readers = [reader_of(plain)] * width
     else:
         readers = [reader_of(column) for column in training.T]
@@ -236,6 +282,34 @@ def _table(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
     if any(column.dtype == object for column in columns):
         return np.stack([column.astype(object) for column in columns], axis=1)
     return np.stack(columns, axis=1)
+
+
+def _fields(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
+    """Read an array of records with named fields, field by field."""
+    read = np.empty(X.shape, dtype=like.dtype)
+    for name in like.dtype.names:
+        read[name], bad = reader_of(like[name])(X[name])
+        unreadable |= bad.reshape(len(bad), -1).any(axis=1)
+    return read
+
+
+def _blocks(X: Any, like: Any, unreadable: Mask) -> Any:
+    """Read records that are arrays of numbers themselves, such as images."""
+    training = np.asarray(like)
+    if training.dtype.kind not in "biuf":
+        return X
+    cells = np.empty((len(X), *training.shape[1:]), dtype=object)
+    for index, block in enumerate(X):
+        try:
+            block = np.array(block, dtype=object)
+        except ValueError:  # ragged
+            block = np.empty(0)
+        is_like = block.shape == training.shape[1:]
+        unreadable[index] |= not is_like
+        cells[index] = block if is_like else training[0]
+    values, bad = reader_of(training)(cells)
+    unreadable |= bad.reshape(len(bad), -1).any(axis=1)
+    return values
 
 
 def _column(cells: Any, reader: Reader, unreadable: Mask) -> npt.NDArray[Any]:

@@ -43,7 +43,14 @@ def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
         )
     if _num_samples(X_val) == 0:
         raise InvalidArgumentError("X_val must hold at least one record, got none.")
-    columns = getattr(X, "columns", None), getattr(X_val, "columns", None)
+    for name, given in (("X", X), ("X_val", X_val)):
+        if hasattr(given, "columns") and not hasattr(given, "iloc"):
+            raise InvalidArgumentError(
+                f"{name} must be a data frame of pandas, an array, a sparse matrix or "
+                f"a list, got {type(given).__name__}, whose cells cannot be read one "
+                "by one: convert it, e.g. with to_pandas()."
+            )
+    columns = _names(X), _names(X_val)
     if (columns[0] is None) != (columns[1] is None):
         raise InvalidArgumentError(
             f"X_val must be of the kind of X, {type(X).__name__}, got "
@@ -63,6 +70,12 @@ def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
             raise InvalidArgumentError(
                 f"X_val must have the features of X, {ours}, got {theirs}."
             )
+
+
+def _names(X: Any) -> Any:
+    """Return the names of columns, or of the fields of records, None without any."""
+    dtype = getattr(X, "dtype", None)
+    return getattr(X, "columns", getattr(dtype, "names", None))
 
 
 def check_fit_params(fit_params: dict[str, Any], X_val: Any, y_val: Any) -> None:
