@@ -18,7 +18,10 @@ import warnings
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_positive
+from botorch_dp._checks import (
+    check_choice,
+    check_clip_norm,
+)
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -75,7 +78,7 @@ class LocalRelease:
         secure: bool | SecureNoise = False,
     ) -> None:
         self.guarantee = check_guarantee("guarantee", guarantee)
-        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
         self.kind = check_choice("mechanism", mechanism, MECHANISMS)
         self._norm = "l1" if mechanism == "laplace" else "l2"
         sensitivity = 2.0 * self.clip_norm

@@ -9,7 +9,12 @@ References:
 import math
 from dataclasses import dataclass
 
-from botorch_dp._checks import check_count, check_nonnegative, check_positive
+from botorch_dp._checks import (
+    check_clip_norm,
+    check_count,
+    check_nonnegative,
+    check_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class StepSchedule:
             dim: How many numbers p there are.
         """
         radius = check_positive("radius", radius)
-        clip_norm = check_positive("clip_norm", clip_norm)
+        clip_norm = check_clip_norm("clip_norm", clip_norm)
         noise_std = check_nonnegative("noise_std", noise_std)
         scale = math.hypot(clip_norm, noise_std * math.sqrt(check_count("dim", dim)))
         return cls(initial=0.5 * radius / scale, power=0.5, offset=100)
