@@ -11,6 +11,10 @@ from botorch_dp.exceptions import InvalidArgumentError
 _RELEASABLE_DTYPES = (torch.float32, torch.float64)
 # Sums of as many values as any machine holds stay finite.
 _LARGEST_END = 1e100
+# A sum that overflows is released as zero, and one record more or less decides whether
+# it does. Below the smallest norm rounding errors are no longer relative.
+LARGEST_CLIP_NORM = _LARGEST_END
+SMALLEST_CLIP_NORM = 1 / LARGEST_CLIP_NORM
 
 
 def check_positive(name: str, value: float) -> float:
@@ -19,6 +23,18 @@ def check_positive(name: str, value: float) -> float:
     if not (math.isfinite(number) and number > 0):
         raise InvalidArgumentError(
             f"{name} must be a finite number above 0, got {value!r}."
+        )
+    return number
+
+
+def check_clip_norm(name: str, value: float) -> float:
+    """Return ``value`` as a float if values clipped to this norm can be summed."""
+    number = check_positive(name, value)
+    if not SMALLEST_CLIP_NORM <= number <= LARGEST_CLIP_NORM:
+        raise InvalidArgumentError(
+            f"{name} must lie between {SMALLEST_CLIP_NORM:g} and "
+            f"{LARGEST_CLIP_NORM:g}, where sums of clipped values are finite, got "
+            f"{value!r}."
         )
     return number
 

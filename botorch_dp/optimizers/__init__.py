@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.ldp_client import LDPBOClient
     from botorch_dp.optimizers.ldp_messages import Answer, Query
     from botorch_dp.optimizers.ldp_server import LDPBOServer
-    from botorch_dp.optimizers.local_release import LocalRelease
+    from botorch_dp.optimizers.local_release import LocalRelease, longest_message
     from botorch_dp.optimizers.private_bo import PrivateBO
     from botorch_dp.optimizers.private_losses import mallows_weighted
     from botorch_dp.optimizers.step_schedules import StepSchedule
@@ -61,6 +61,7 @@ __all__ = [
     "Step",
     "StepSchedule",
     "ThompsonSampling",
+    "longest_message",
     "mallows_weighted",
     "published_privacy_loss",
 ]

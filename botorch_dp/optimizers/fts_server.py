@@ -34,6 +34,7 @@ from torch import Tensor
 
 from botorch_dp._checks import (
     check_choice,
+    check_clip_norm,
     check_count,
     check_positive,
     describe_private,
@@ -107,7 +108,7 @@ class DPFTSServer:
         self.num_agents = len(weights.assignment)
         self.num_regions = weights.num_regions
         self.num_features = check_count("num_features", num_features)
-        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
         self.noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
         self.sensitivity = check_choice("sensitivity", sensitivity, SENSITIVITIES)
         self.num_rounds = check_count("num_rounds", num_rounds)

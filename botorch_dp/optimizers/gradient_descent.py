@@ -21,7 +21,11 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer
 
-from botorch_dp._checks import check_choice, check_positive
+from botorch_dp._checks import (
+    check_choice,
+    check_clip_norm,
+    check_positive,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.base import Step
 from botorch_dp.optimizers.charging import (
@@ -105,7 +109,7 @@ class PrivateGradientDescent(ChargingOptimizer):
             ledger=ledger,
         )
         warn_of_large_delta(guarantee, self.num_records, stacklevel=4)
-        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
         self.adjacency = check_choice("adjacency", adjacency, tuple(_MOVES))
         self.secure = secure
         width = _MOVES[self.adjacency] * self.clip_norm

@@ -149,6 +149,7 @@ class LDPBO:
             average=average,
             half_life=half_life,
             bounds=bounds,
+            max_norm=math.inf,  # users are simulated: none of them is hostile
             surrogate=surrogate,
         )
         self._spent = OneAnswerEach()

@@ -24,13 +24,18 @@ LOCAL_ASSUMPTIONS = (
 class LDPBOClient:
     r"""Answers queries about one user's record with private gradients.
 
-    For a query with points D and weights W it evaluates its own losses at D, multiplies
-    (:math:`g = W \ell`), clips g to norm B, charges its own ledger, adds noise. In this
-    order: whatever D and W a server sends, g has norm at most B, and what is sent costs
-    what was charged. Numbers that are not finite, in the query or in the losses, and a
-    loss that raises an exception count as a gradient of zero, to which noise is added
-    all the same: whether any of this happens is private. (So try a loss by hand first.)
-    When the budget is spent the loss is not even called.
+    For a query with points D and weights W it charges its own ledger, evaluates its own
+    losses at D, multiplies (:math:`g = W \ell`), clips g to norm B and adds noise. In
+    this order: whatever D and W a server sends, g has norm at most B, and whatever
+    ``losses`` does was paid for. When the budget is spent the loss is not even called.
+
+    What ``losses`` does may depend on the record, so nobody may notice it: if it raises
+    (``SystemExit`` included), or returns something other than M finite numbers in
+    single or double precision, its gradient counts as zero. The answer is noise then,
+    and it costs as much as any other. To find a mistake in a loss, call
+    :meth:`private_losses`. Only ``KeyboardInterrupt`` is not kept back, so that the
+    person at the device can stop it: it is raised after the charge, and nothing is
+    sent. A loss must not raise it by itself.
 
     The same query again gets the same answer again, at no cost: it may have been lost.
 
@@ -50,7 +55,7 @@ class LDPBOClient:
     Example:
         >>> from botorch_dp import ApproxDP, LDPBOServer, StepSchedule
         >>> x = torch.zeros(2, dtype=torch.float64)
-        >>> server = LDPBOServer(x, step=StepSchedule(initial=0.1))
+        >>> server = LDPBOServer(x, step=StepSchedule(initial=0.1), max_norm=20.0)
         >>> record = torch.tensor([0.3, 0.7], dtype=torch.float64)  # private
         >>> client = LDPBOClient(
         ...     lambda X: (X - record).square().sum(dim=-1),
@@ -121,29 +126,62 @@ class LDPBOClient:
             return self._answered[1]
         # Read from bytes, always: double precision on the CPU, whoever asks.
         asked = Query.from_bytes(query)
-        self._release.check_budget(self.ledger, size=len(asked.x))
-        gradient = asked.gradient(self._private_losses(asked.evaluation_points))
-        noised = self._release(gradient, ledger=self.ledger)
+        size = len(asked.x)
+        self._release.check_budget(self.ledger, size=size)
+        noised = self._release.charge_first(
+            lambda: self._private_gradient(asked),
+            ledger=self.ledger,
+            size=size,
+            device=asked.x.device,
+        )
         answer = Answer(asked.run, asked.step, noised)
         self._answered = (query, answer)
         return answer
 
-    def _private_losses(self, points: Tensor) -> Tensor:
+    def private_losses(self, query: Query | bytes) -> Tensor:
+        """Return the losses at a query's points, or raise what goes wrong.
+
+        Private: what it returns and raises depends on the record, and has no noise. Use
+        it on the user's own device to find mistakes in a loss, and do not send, log or
+        store the outcome. Nothing is charged, and :meth:`answer` stays as it is.
+
+        Args:
+            query: From any server.
+
+        Raises:
+            InvalidArgumentError: If ``losses`` does not return M numbers in single or
+                double precision. What it raises itself comes through as it is.
+        """
+        if isinstance(query, Query):
+            query = query.to_bytes()
+        return self._evaluate(Query.from_bytes(query).evaluation_points)
+
+    def _private_gradient(self, asked: Query) -> Tensor:
+        """Return the gradient, or zeros if the user's code does anything unexpected."""
+        nothing, points = torch.zeros_like(asked.x), asked.evaluation_points
         # A point that is not finite is not evaluated: who knows what a loss does there.
-        finite = bool(points.isfinite().all())
-        if not finite:
-            return points.new_full((len(points),), torch.nan)
+        if not points.isfinite().all():
+            return nothing
         try:
-            losses = self._losses(points)
-        except Exception:  # a release, if it got out: it may depend on the record
-            return points.new_full((len(points),), torch.nan)
-        check_private_tensor("losses", losses)
-        if losses.shape != (len(points),):
+            losses = self._evaluate(points)
+            # Into a tensor of our own: the user's may be of a class with other methods.
+            gradient = torch.zeros_like(nothing)
+            gradient.copy_(asked.gradient(losses))
+            return gradient
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a release, if it got out: it may depend on the record
+            return nothing
+
+    def _evaluate(self, points: Tensor) -> Tensor:
+        count, like = len(points), points.new_empty(0)  # a loss may change its points
+        losses = check_private_tensor("losses", self._losses(points))
+        if losses.shape != (count,):
             raise InvalidArgumentError(
-                f"losses must return {len(points)} numbers, one for each point, got "
-                f"shape {tuple(losses.shape)}."
+                f"losses must return {count} numbers, one for each point, got shape "
+                f"{tuple(losses.shape)}."
             )
-        return losses.detach().to(points)
+        return losses.detach().to(like)
 
     def certificate(self) -> Certificate:
         """Return what is guaranteed to this user for all its answers so far."""

@@ -68,14 +68,16 @@ class LDPBOServer:
         half_life: In steps, of the exponential average.
         bounds: A ``2 x p`` box to stay in; none by default.
         max_staleness: How many steps late an answer may come.
-        max_norm: Refuse answers longer than this. An honest one is hardly ever longer
-            than ``clip_norm + 6 * noise_std * sqrt(p)``; without a limit a single user
-            can carry the parameter anywhere.
+        max_norm: Refuse answers longer than this, so that a hostile user moves the
+            parameter by no more than the step size times this length. By default what
+            :meth:`StepSchedule.for_noise` knows of honest answers; for another schedule
+            give a length from :func:`longest_message`. ``math.inf`` lets a single user
+            carry the parameter anywhere.
         surrogate: One's own choice of points, in place of ``mode``.
 
     Example:
         >>> x = torch.zeros(2, dtype=torch.float64)
-        >>> server = LDPBOServer(x, step=StepSchedule(initial=0.1))
+        >>> server = LDPBOServer(x, step=StepSchedule(initial=0.1), max_norm=20.0)
         >>> query = server.query()
         >>> query.evaluation_points.shape
         torch.Size([4, 2])
@@ -118,9 +120,7 @@ class LDPBOServer:
                     f"{name} is of no use with mode={self.mode!r}, got {value!r}."
                 )
         self.max_staleness = check_count("max_staleness", max_staleness, minimum=0)
-        self.max_norm = (
-            None if max_norm is None else check_positive("max_norm", max_norm)
-        )
+        self.max_norm = _check_max_norm(max_norm, step)
         self._recent: list[str] = []  # digests of answers that could come once more
         self._average = IterateAverage(average, self._x, half_life=half_life)
         self._surrogate: GradientSurrogate
@@ -211,9 +211,8 @@ class LDPBOServer:
                 f"{len(answer.gradient)}."
             )
         gradient = answer.gradient.detach().to(self._x)
-        longest = math.inf if self.max_norm is None else self.max_norm
         if (
-            not float(gradient.norm()) <= longest
+            not float(gradient.norm()) <= self.max_norm
             or not self._next(gradient).isfinite().all()
         ):
             raise MessageError(
@@ -263,12 +262,12 @@ class LDPBOServer:
             "shape": list(self._x.shape),
             "mode": self.mode,
             **self._surrogate.settings(),
-            "step": asdict(self.step),
+            "step": _step_sizes(self.step),
             "average": self._average.kind,
             "half_life": self._average.half_life,
             "bounds": None if self.bounds is None else self.bounds.tolist(),
             "max_staleness": self.max_staleness,
-            "max_norm": self.max_norm,
+            "max_norm": None if math.isinf(self.max_norm) else self.max_norm,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -346,6 +345,28 @@ def check_start(initial_x: Tensor) -> Tensor:
             f"{tuple(initial_x.shape)}."
         )
     return initial_x.detach().clone()
+
+
+def _check_max_norm(max_norm: float | None, step: StepSchedule) -> float:
+    """Return the length beyond which answers are refused."""
+    if max_norm is None:
+        max_norm = step.longest_message
+    if max_norm is None:
+        raise InvalidArgumentError(
+            f"max_norm must be given with {step!r}, which does not know how long "
+            "honest answers are: make it with StepSchedule.for_noise(...), or give "
+            "max_norm=longest_message(clip_norm=..., noise_std=..., dim=...) from "
+            "botorch_dp.optimizers. math.inf lets one hostile answer carry the "
+            "parameter anywhere."
+        )
+    if max_norm == math.inf:
+        return math.inf
+    return check_positive("max_norm", max_norm)
+
+
+def _step_sizes(step: StepSchedule) -> dict[str, Any]:
+    """Return what decides the size of steps, as plain values."""
+    return {k: v for k, v in asdict(step).items() if k != "longest_message"}
 
 
 def _check_box(bounds: Tensor, x: Tensor) -> Tensor:

@@ -9,7 +9,13 @@ References:
 import math
 from dataclasses import dataclass
 
-from botorch_dp._checks import check_count, check_nonnegative, check_positive
+from botorch_dp._checks import (
+    check_clip_norm,
+    check_count,
+    check_nonnegative,
+    check_positive,
+)
+from botorch_dp.optimizers.local_release import longest_message
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class StepSchedule:
         initial: The factor :math:`\eta_0`, above 0.
         power: How fast it falls; 0 keeps it constant, to follow a drift.
         offset: The number :math:`t_0` of steps that are left out: the largest.
+        longest_message: The length of gradient that the schedule is made for, if any:
+            :class:`LDPBOServer` refuses longer ones.
 
     Example:
         >>> StepSchedule(initial=0.2, power=0.5)(4)
@@ -29,11 +37,14 @@ class StepSchedule:
     initial: float
     power: float = 0.5
     offset: int = 0
+    longest_message: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initial", check_positive("initial", self.initial))
         object.__setattr__(self, "power", check_nonnegative("power", self.power))
         check_count("offset", self.offset, minimum=0)
+        if self.longest_message is not None:
+            check_positive("longest_message", self.longest_message)
 
     def __call__(self, step: int) -> float:
         """Return the size of a step, counted from 1."""
@@ -53,20 +64,29 @@ class StepSchedule:
         one half and the 100 steps left out keep the noise of the first T steps from
         carrying the parameter further than :math:`R \sqrt{\log(1 + T / 100)} / 2`;
         they were chosen on generated linear and logistic regressions in 2, 5 and 20
-        dimensions. Everything here is public.
+        dimensions. Everything here is public. The schedule also knows the length that
+        an honest message hardly ever exceeds, see :func:`longest_message`.
 
         Args:
             radius: How far from the start the minimum may be: a guess made without
                 private data.
             clip_norm: The bound B on a user's gradient.
-            noise_std: The standard deviation of the noise on each number.
+            noise_std: The standard deviation of the noise on each number. If users have
+                different ones, the largest.
             dim: How many numbers p there are.
         """
         radius = check_positive("radius", radius)
-        clip_norm = check_positive("clip_norm", clip_norm)
+        clip_norm = check_clip_norm("clip_norm", clip_norm)
         noise_std = check_nonnegative("noise_std", noise_std)
         scale = math.hypot(clip_norm, noise_std * math.sqrt(check_count("dim", dim)))
-        return cls(initial=0.5 * radius / scale, power=0.5, offset=100)
+        return cls(
+            initial=0.5 * radius / scale,
+            power=0.5,
+            offset=100,
+            longest_message=longest_message(
+                clip_norm=clip_norm, noise_std=noise_std, dim=dim
+            ),
+        )
 
 
 PUBLISHED_SCHEDULE = StepSchedule(initial=0.2, power=0.505)  # of the paper

@@ -17,6 +17,7 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from botorch_dp._checks import (
+    LARGEST_CLIP_NORM,
     check_choice,
     check_count,
     check_positive,
@@ -26,6 +27,8 @@ from botorch_dp._checks import (
 from botorch_dp.exceptions import InvalidArgumentError
 
 _NORMS = {"l2": 2.0, "l1": 1.0}
+# How many clipped rows can be summed in their own precision without overflow.
+_MOST_ROWS = 1e8
 
 
 def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor:
@@ -37,7 +40,8 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
 
     Args:
         private_rows: A ``... x d`` tensor of float32 or float64.
-        bound: The largest norm allowed.
+        bound: The largest norm allowed; at most 1e100, or 3.4e30 in single precision,
+            so that sums of clipped rows stay finite.
         norm: ``"l2"`` (for Gaussian noise) or ``"l1"`` (for Laplace noise).
 
     Returns:
@@ -184,9 +188,10 @@ def _check_bound(bound: float, dtype: torch.dtype) -> float:
     bound = check_positive("bound", bound)
     info = torch.finfo(dtype)
     smallest = info.tiny / info.eps  # below it, rounding is no longer relative
-    if not smallest <= bound <= info.max:
+    largest = min(LARGEST_CLIP_NORM, info.max / _MOST_ROWS)
+    if not smallest <= bound <= largest:
         raise InvalidArgumentError(
-            f"bound must lie between {smallest:.3g} and {info.max:.3g} for {dtype}, "
-            f"got {bound!r}."
+            f"bound must lie between {smallest:.3g} and {largest:.3g} for {dtype}, "
+            f"where sums of clipped rows are finite, got {bound!r}."
         )
     return bound

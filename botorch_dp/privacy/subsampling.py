@@ -14,6 +14,7 @@ from torch import Tensor
 
 from botorch_dp._checks import (
     check_choice,
+    check_clip_norm,
     check_count,
     check_positive,
     check_private_tensor,
@@ -98,7 +99,7 @@ class SubsampledGaussianMechanism(Mechanism):
         adjacency = check_choice("adjacency", adjacency or possible[0], possible)
         super().__init__(adjacency=adjacency, generator=generator, unit=unit)
         self.noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
-        self.clip_norm = check_positive("clip_norm", clip_norm)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
         self.sensitivity = self.clip_norm if poisson else 2 * self.clip_norm
         self.noise_std = self.noise_multiplier * self.sensitivity
         self._event: PoissonGaussianEvent | FixedSizeGaussianEvent

@@ -1,8 +1,11 @@
 """The user's side: budgets, hostile queries, and audits of what is sent."""
 
+import asyncio
 import dataclasses
 import math
+import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import softplus
@@ -96,17 +99,134 @@ class TestAnswer:
         assert client().answer(query(x=x)).gradient.dtype == torch.float64
 
 
-class TestExceptions:
-    """Whether a loss raises may depend on the record: nobody is to see it."""
+def raising(error):
+    def losses(X):
+        raise error
 
-    def test_a_loss_that_raises_is_answered_like_any_other(self):
-        def losses(X):
-            raise ValueError("the record is 0.3")
+    return losses
 
-        broken, quiet = client(losses), client(slope_losses([0.0] * P))
-        answers = [user.answer(query()).gradient for user in (broken, quiet)]
-        assert torch.equal(*answers)  # noise on zero, from the same seed
+
+def endless(X):
+    return endless(X)
+
+
+def mutating(X):
+    X.mul_(math.nan).resize_(1, P)
+    return X.new_ones(1)
+
+
+class Stubborn(torch.Tensor):
+    """A tensor that refuses whatever is asked of it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise asyncio.CancelledError("the record is 0.3")
+
+
+class Sly(torch.Tensor):
+    """A tensor that looks as it should, but divided by anything is six ones."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func.__name__ in ("div", "__truediv__"):
+            return torch.ones(6, **DOUBLE).as_subclass(cls)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+BROKEN_LOSSES = {
+    "ValueError": raising(ValueError("the record is 0.3")),
+    "SystemExit": raising(SystemExit(3)),
+    "sys.exit": lambda X: sys.exit("the record is 0.3"),
+    "GeneratorExit": raising(GeneratorExit()),
+    "CancelledError": raising(asyncio.CancelledError()),
+    "BaseException": raising(BaseException("the record is 0.3")),
+    "StopIteration": lambda X: next(iter(())),
+    "RecursionError": endless,
+    "MemoryError": raising(MemoryError()),
+    "None": lambda X: None,
+    "a list": lambda X: [0.5] * len(X),
+    "a number": lambda X: 0.5,
+    "an array": lambda X: np.ones(len(X)),
+    "a generator": lambda X: (x for x in X),
+    "too few": lambda X: X.new_ones(len(X) - 1),
+    "too many": lambda X: X.new_ones(len(X) + 1),
+    "a column": lambda X: X[:, :1],
+    "the points": lambda X: X,
+    "a scalar": lambda X: X.sum(),
+    "none": lambda X: X[:0, 0],
+    "integers": lambda X: X.new_ones(len(X)).long(),
+    "booleans": lambda X: X[:, 0] > 0,
+    "complex": lambda X: X[:, 0].cfloat(),
+    "half": lambda X: X[:, 0].half(),
+    "sparse": lambda X: X[:, 0].to_sparse(),
+    "another device": lambda X: X[:, 0].to("meta"),
+    "nan": lambda X: X[:, 0] * math.nan,
+    "infinite": lambda X: X[:, 0] + math.inf,
+    "points changed": mutating,
+    "a stubborn tensor": lambda X: X[:, 0].as_subclass(Stubborn),
+    "a sly tensor": lambda X: X[:, 0].as_subclass(Sly),
+}
+
+
+class TestWhateverALossDoes:
+    """What a user's code does may depend on the record: nobody is to see it."""
+
+    @pytest.mark.parametrize("name", BROKEN_LOSSES)
+    def test_it_is_answered_and_charged_like_a_gradient_of_zero(self, name):
+        broken = client(BROKEN_LOSSES[name])
+        quiet = client(slope_losses([0.0] * P))
+        answers = [user.answer(query()) for user in (broken, quiet)]
+        assert answers[0].to_bytes() == answers[1].to_bytes()  # from the same seed
+        assert broken.answer(query()) is answers[0]  # again, and at no cost
+        charges = [
+            dataclasses.asdict(user.ledger.entries[0]) for user in (broken, quiet)
+        ]
+        for charge in charges:
+            charge.pop("time", None)
+        assert charges[0] == charges[1]
         assert len(broken.ledger) == len(quiet.ledger) == 1
+        assert broken.certificate() == quiet.certificate()
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"guarantee": PureDP(1.0), "mechanism": "laplace"},
+            {"guarantee": ApproxDP(1.0, 1e-5), "secure": True, "generator": None},
+        ],
+    )
+    def test_with_any_noise(self, kwargs):
+        user = client(BROKEN_LOSSES["sys.exit"], **kwargs)
+        assert user.answer(query()).gradient.shape == (P,)
+        assert len(user.ledger) == 1
+
+    def test_it_is_charged_before_the_loss_is_called(self):
+        seen = []
+        user = client(lambda X: seen.append(len(user.ledger)) or X[:, 0])
+        user.answer(query())
+        assert seen == [1]
+        assert len(user.ledger) == 1  # and once
+
+    def test_an_interrupt_from_the_keyboard_is_charged_and_not_kept_back(self):
+        user = client(raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            user.answer(query())
+        assert len(user.ledger) == 1
+        with pytest.raises(BudgetExceededError):  # no second look for nothing
+            user.answer(query())
+
+    def test_losses_that_require_gradients_count(self):
+        slope = torch.ones(P, **DOUBLE, requires_grad=True)
+        user, plain = client(lambda X: X @ slope), client(slope_losses([1.0] * P))
+        assert torch.equal(*(u.answer(query()).gradient for u in (user, plain)))
+
+    def test_a_generator_on_another_device_is_refused_before_the_charge(self):
+        calls = []
+        user = client(lambda X: calls.append(1))
+        source = user._release._mechanism.noise_source
+        source.check_device = raising(InvalidArgumentError("generator is on cuda"))
+        with pytest.raises(InvalidArgumentError, match="generator is on cuda"):
+            user.answer(query())
+        assert len(user.ledger) == len(calls) == 0
 
     def test_a_spent_budget_is_an_end_of_evaluations(self):
         calls = []
@@ -131,17 +251,6 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="allows one answer"):
             LDPBOClient(slope_losses([0.0]), guarantee, B, **kwargs)
 
-    @pytest.mark.parametrize("shape", [(5,), (6, 1), ()])
-    def test_losses_of_the_wrong_length(self, shape):
-        user = client(lambda X: X.new_zeros(shape))
-        with pytest.raises(InvalidArgumentError, match="must return 6 numbers"):
-            user.answer(query())
-        assert len(user.ledger) == 0  # before anything was charged
-
-    def test_losses_that_are_no_tensor(self):
-        with pytest.raises(InvalidArgumentError, match=r"losses must be a torch\.Tens"):
-            client(lambda X: [0.0] * len(X)).answer(query())
-
     def test_bad_arguments(self):
         with pytest.raises(InvalidArgumentError, match="losses must be a function"):
             LDPBOClient(1.0, GDP(1.0), B)
@@ -151,6 +260,33 @@ class TestRefuses:
     def test_messages_that_are_none(self):
         with pytest.raises(MessageError, match="at most"):
             client().answer(b"")
+
+
+class TestPrivateLosses:
+    """To find a mistake in a loss, on the user's own device."""
+
+    def test_as_an_answer_would_see_them(self):
+        user = client(slope_losses([1.0, 2.0, 0.0]))
+        for asked in (query(), query().to_bytes()):
+            losses = user.private_losses(asked)
+            assert torch.equal(
+                losses, query().evaluation_points @ losses.new_tensor([1, 2, 0])
+            )
+        assert len(user.ledger) == 0
+
+    def test_what_a_loss_raises(self):
+        with pytest.raises(SystemExit):
+            client(raising(SystemExit(3))).private_losses(query())
+
+    @pytest.mark.parametrize("shape", [(5,), (6, 1), ()])
+    def test_losses_of_the_wrong_length(self, shape):
+        user = client(lambda X: X.new_zeros(shape))
+        with pytest.raises(InvalidArgumentError, match="must return 6 numbers"):
+            user.private_losses(query())
+
+    def test_losses_that_are_no_tensor(self):
+        with pytest.raises(InvalidArgumentError, match=r"losses must be a torch\.Tens"):
+            client(lambda X: [0.0] * len(X)).private_losses(query())
 
 
 HOSTILE = {
@@ -363,7 +499,10 @@ class TestAudit:
 
 class TestFleet:
     def test_a_refusal_leaves_the_server_as_it_was(self):
-        server = LDPBOServer(torch.zeros(P, **DOUBLE), step=StepSchedule(0.1))
+        step = StepSchedule.for_noise(
+            radius=1.0, clip_norm=B, noise_std=client().noise_std, dim=P
+        )
+        server = LDPBOServer(torch.zeros(P, **DOUBLE), step=step)
         user = client()
         assert server.visit(user)
         state = server.state_dict()

@@ -1,15 +1,17 @@
 """The server's side: a function of public messages, in a state that does not grow."""
 
+import math
+
 import pytest
 import torch
 
-from botorch_dp import GDP, LDPBOClient, LDPBOServer, Ledger, StepSchedule
+from botorch_dp import GDP, LDPBOClient, LDPBOServer, Ledger, PureDP, StepSchedule
 from botorch_dp.exceptions import (
     InvalidArgumentError,
     MessageError,
     OptimizerStateError,
 )
-from botorch_dp.optimizers import Answer
+from botorch_dp.optimizers import Answer, longest_message
 
 from .problems import DOUBLE, same_state, seeded
 
@@ -20,6 +22,7 @@ MODES = ["stencil", "swc"]
 def server(x=None, mode="stencil", **kwargs):
     x = torch.zeros(P, **DOUBLE) if x is None else x
     kwargs.setdefault("step", StepSchedule(0.1))
+    kwargs.setdefault("max_norm", math.inf)
     return LDPBOServer(x, mode=mode, **kwargs)
 
 
@@ -160,6 +163,76 @@ class TestPublicState:
             with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
                 ours.load_state_dict({**good, "surrogate": broken})
             assert same_state(ours.state_dict(), before)
+
+
+class TestHostileUsers:
+    """One answer, of any length, against the bound that public facts give."""
+
+    B, SIGMA, RADIUS = 1.0, 2.0, 0.7
+
+    def bounded(self, dim=P, sigma=SIGMA, **kwargs):
+        step = StepSchedule.for_noise(
+            radius=self.RADIUS, clip_norm=self.B, noise_std=sigma, dim=dim
+        )
+        return LDPBOServer(torch.zeros(dim, **DOUBLE), step=step, **kwargs)
+
+    @pytest.mark.parametrize("length", [1e3, 1e8, 1e200])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_too_long_by_default(self, mode, length):
+        ours = self.bounded(mode=mode)
+        before = ours.state_dict()
+        far = torch.tensor([length, 0.0, 0.0], **DOUBLE)
+        with pytest.raises(MessageError, match="no longer than max_norm="):
+            ours.receive(Answer(ours.run, 1, far))
+        assert same_state(ours.state_dict(), before)
+
+    @pytest.mark.parametrize("dim", [1, 2, 5, 20, 300])
+    @pytest.mark.parametrize("sigma", [1e-3, 0.1, 1.0, 1e3])
+    def test_the_longest_moves_it_by_less_than_half_the_radius(self, dim, sigma):
+        ours = self.bounded(dim, sigma)
+        longest = longest_message(clip_norm=self.B, noise_std=sigma, dim=dim)
+        assert ours.max_norm == longest
+        far = torch.zeros(dim, **DOUBLE)
+        far[0] = -longest * (1 - 1e-12)
+        ours.receive(Answer(ours.run, 1, far))
+        assert 0.0 < float(ours.x[0]) < self.RADIUS / 2
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [{"guarantee": GDP(1.0)}, {"guarantee": PureDP(1.0), "mechanism": "laplace"}],
+    )
+    def test_honest_users_are_heard(self, kwargs):
+        ours, generator = None, seeded(4)
+        for _ in range(200):
+            user = LDPBOClient(
+                lambda X: 100.0 * X.sum(dim=-1),
+                clip_norm=self.B,
+                generator=generator,
+                **kwargs,
+            )
+            ours = ours or self.bounded(sigma=user.noise_std)
+            assert ours.visit(user)
+        assert ours.num_steps == 200
+
+    def test_a_schedule_that_knows_nothing_needs_a_bound(self):
+        x, step = torch.zeros(P, **DOUBLE), StepSchedule(0.1)
+        with pytest.raises(
+            InvalidArgumentError, match=r"max_norm must be given.*for_no"
+        ):
+            LDPBOServer(x, step=step)
+        assert LDPBOServer(x, step=step, max_norm=7.0).max_norm == 7.0
+        endless = LDPBOServer(x, step=step, max_norm=math.inf)
+        assert endless.settings()["max_norm"] is None  # as JSON has no infinity
+        endless.receive(Answer(endless.run, 1, torch.full((P,), 1e6, **DOUBLE)))
+        assert endless.x.tolist() == [-1e5] * P
+
+    def test_a_bound_of_ones_own_comes_first(self):
+        assert self.bounded(max_norm=3.0).max_norm == 3.0
+
+    @pytest.mark.parametrize("max_norm", [0.0, -1.0, math.nan, "long"])
+    def test_bounds_that_are_none(self, max_norm):
+        with pytest.raises(InvalidArgumentError, match="max_norm must be a"):
+            self.bounded(max_norm=max_norm)
 
 
 class TestRefuses:

@@ -1,10 +1,12 @@
 """What a user sends: noise of the right size for every guarantee, and clipping."""
 
+import dataclasses
 import math
 import warnings
 
 import pytest
 import torch
+from scipy.stats import chi2
 
 from botorch_dp import GDP, RDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import (
@@ -12,8 +14,12 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     WeakGuaranteeWarning,
 )
-from botorch_dp.optimizers.local_release import LocalRelease
-from botorch_dp.privacy import GaussianEvent
+from botorch_dp.optimizers.local_release import (
+    LocalRelease,
+    _PaidFor,
+    longest_message,
+)
+from botorch_dp.privacy import GaussianEvent, SecureNoise, SeededNoise
 
 from .problems import DOUBLE, seeded
 
@@ -109,6 +115,118 @@ class TestLostMessages:
         release.charge(lost, size=3)
         assert sent.entries[0].event == lost.entries[0].event == GaussianEvent(2.0)
         assert sent.entries[0].noise == lost.entries[0].noise
+
+
+class TestChargeFirst:
+    def test_is_a_release_that_is_charged_before_the_gradient_is_known(self):
+        gradient, ledgers, values = torch.ones(3, **DOUBLE), [Ledger(), Ledger()], []
+        for ledger in ledgers:
+            release = LocalRelease(GDP(0.5), B, generator=seeded(3))
+            if ledger is ledgers[0]:
+                values.append(release(gradient, ledger=ledger))
+                continue
+
+            def private_gradient(ledger=ledger):
+                assert len(ledger) == 1
+                return gradient
+
+            values.append(
+                release.charge_first(
+                    private_gradient, ledger=ledger, size=3, device=gradient.device
+                )
+            )
+        assert torch.equal(*values)
+        first, second = (ledger.entries for ledger in ledgers)
+        assert [len(first), len(second)] == [1, 1]
+        assert dataclasses.replace(first[0], time="") == dataclasses.replace(
+            second[0], time=""
+        )
+
+    def test_a_spent_budget_comes_before_the_gradient(self):
+        def private_gradient():
+            raise AssertionError
+
+        ledger = Ledger(cap=GDP(0.5))
+        release = LocalRelease(GDP(0.5), B)
+        release(torch.ones(3, **DOUBLE), ledger=ledger)
+        with pytest.raises(BudgetExceededError):
+            release.charge_first(
+                private_gradient, ledger=ledger, size=3, device=torch.device("cpu")
+            )
+
+    def test_nothing_else_is_paid_for(self):
+        event = GaussianEvent(2.0)
+        for other in ({"event": GaussianEvent(1.0)}, {"event": event, "count": 2}):
+            with pytest.raises(BudgetExceededError, match="was paid for"):
+                _PaidFor(event).charge(**other)
+        paid = _PaidFor(event)
+        paid.charge(event, mechanism="gaussian")
+        with pytest.raises(BudgetExceededError, match="was paid for"):
+            paid.charge(event)
+
+
+class TestLongestMessage:
+    COUNT, FAILURE = 20_000, 0.05
+
+    @pytest.mark.parametrize("dim", [1, 2, 5, 20, 100])
+    @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+    def test_noise_is_rarely_longer(self, kind, dim):
+        """Of 20,000 draws, no more than a share of 0.05 and 4.5 standard errors."""
+        source, zeros = SeededNoise(seeded(6)), torch.zeros(self.COUNT, dim, **DOUBLE)
+        if kind == "gaussian":
+            noise = source.add_gaussian(zeros, 3.0)
+        else:
+            noise = source.add_laplace(zeros, 3.0 / math.sqrt(2))
+        bound = longest_message(
+            clip_norm=1e-9, noise_std=3.0, dim=dim, failure=self.FAILURE
+        )
+        share = float((noise.norm(dim=-1) > bound).double().mean())
+        error = math.sqrt(self.FAILURE * (1 - self.FAILURE) / self.COUNT)
+        assert share <= self.FAILURE + 4.5 * error
+        assert bound < 5 * float(noise.norm(dim=-1).mean())
+
+    def test_it_is_sharp_for_a_single_number_with_laplace_noise(self):
+        # P(|z| > b log(1 / failure)) = failure.
+        bound = longest_message(clip_norm=1e-9, noise_std=1.0, dim=1, failure=1e-6)
+        assert bound == pytest.approx(math.log(1e6) / math.sqrt(2))
+
+    def test_without_noise_it_is_the_clip_norm_and_room_for_the_grid(self):
+        assert longest_message(clip_norm=2.0, noise_std=0.0, dim=5) == 2.5
+
+    @pytest.mark.parametrize("dim", [1, 2, 7, 50, 10_000])
+    @pytest.mark.parametrize("failure", [0.3, 0.01, 1e-6, 1e-12])
+    def test_is_at_least_what_each_kind_needs(self, dim, failure):
+        bound = longest_message(clip_norm=2.0, noise_std=3.0, dim=dim, failure=failure)
+        gaussian = math.sqrt(chi2.isf(failure, dim))
+        assert bound >= 2.5 + 3.0 * gaussian
+        assert bound <= 2.5 + 3.0 * (
+            math.sqrt(dim) + math.sqrt(2) * math.log(3 / failure)
+        )
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "classical", "laplace"])
+    @pytest.mark.parametrize("secure", [False, True, SecureNoise(-7)])
+    def test_honest_messages_pass(self, mechanism, secure):
+        release = LocalRelease(
+            ApproxDP(1.0, 1e-3), B, mechanism=mechanism, secure=secure
+        )
+        far = torch.tensor([1e9, -1e9, 0.0], **DOUBLE)  # clipped to B
+        longest = longest_message(clip_norm=B, noise_std=release.noise_std, dim=3)
+        for _ in range(200):
+            assert float(release(far, ledger=Ledger()).norm()) <= longest
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            ({"clip_norm": 0.0}, "clip_norm must be"),
+            ({"noise_std": -1.0}, "noise_std must be"),
+            ({"dim": 0}, "dim must be"),
+            ({"failure": 1.0}, "failure must lie"),
+        ],
+    )
+    def test_bad_arguments(self, change, match):
+        facts = {"clip_norm": 1.0, "noise_std": 1.0, "dim": 2}
+        with pytest.raises(InvalidArgumentError, match=match):
+            longest_message(**{**facts, **change})
 
 
 class TestRefuses:

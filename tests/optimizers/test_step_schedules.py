@@ -6,6 +6,7 @@ import pytest
 
 from botorch_dp import StepSchedule
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers import longest_message
 
 
 class TestStepSchedule:
@@ -23,6 +24,9 @@ class TestStepSchedule:
         # What the noise alone adds up to: R^2 / 4 log(1 + T / 100), nearly.
         walk = sum(schedule(t) ** 2 * G**2 for t in range(1, 20_001))
         assert walk == pytest.approx(9.0 / 4 * math.log(1 + 200), rel=0.01)
+        facts = {"clip_norm": 2.0, "noise_std": 1.5, "dim": 4}
+        assert schedule.longest_message == longest_message(**facts)
+        assert StepSchedule(0.2).longest_message is None
 
     @pytest.mark.parametrize(
         ("kwargs", "match"),
@@ -30,6 +34,7 @@ class TestStepSchedule:
             ({"initial": 0.0}, "initial must be a finite number above 0"),
             ({"initial": 1.0, "power": -1.0}, "power must be a finite number, 0"),
             ({"initial": 1.0, "offset": -1}, "offset must be a whole number"),
+            ({"initial": 1.0, "longest_message": 0.0}, "longest_message must be a fin"),
         ],
     )
     def test_refuses(self, kwargs, match):

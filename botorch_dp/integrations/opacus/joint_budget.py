@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from botorch_dp._checks import (
     check_choice,
+    check_clip_norm,
     check_count,
     check_positive,
     check_probability,
@@ -231,7 +232,7 @@ class JointBudget:
         device = check_module(module, optimizer)
         num_records = check_loader(data_loader, sample_rate=self.sample_rate)
         warn_of_large_delta(self.guarantee, num_records)
-        max_grad_norm = check_positive("max_grad_norm", max_grad_norm)
+        max_grad_norm = check_clip_norm("max_grad_norm", max_grad_norm)
         source = make_noise_source(generator, secure=False)
         source.check_device(device)
         batches = PoissonBatches(
