@@ -1,7 +1,8 @@
 """A superlink and supernodes on one machine, in processes of their own.
 
-All of them listen on 127.0.0.1 only, write to one folder only, and report nothing to
-anyone: Flower's telemetry and its search for updates are off.
+All of them listen on 127.0.0.1 only, write to one folder only, which only its owner can
+read, and report nothing to anyone: Flower's telemetry and its search for updates are
+off. The superlink has its database in memory.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 from botorch_dp.federated.app_folder import write_app
 from botorch_dp.federated.keys import write_certificates, write_node_key
 from botorch_dp.federated.node_keys import key_file
-from botorch_dp.federated.private_files import private_folder
+from botorch_dp.federated.private_files import private_folder, private_umask
 from botorch_dp.federated.processes import Processes, free_ports, wait_for_port
 from botorch_dp.federated.settings import DeploymentSettings
 
@@ -31,8 +32,6 @@ _OVER = re.compile(rf"{_LINE}all rounds are over$", re.MULTILINE)
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    # Flower looks for work once a second otherwise.
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -274,7 +273,10 @@ def loopback(
         "FLWR_HOME": str(folder / "flower"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    with Processes(folder, environment, mark="FLWR_HOME") as processes:
+    with (
+        private_umask(),
+        Processes(folder, environment, mark="FLWR_HOME") as processes,
+    ):
         whole = Loopback(folder, settings, processes, tls=tls)
         whole.start_superlink()
         for agent in range(whole.num_agents):

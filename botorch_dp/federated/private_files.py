@@ -3,12 +3,24 @@
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from botorch_dp.exceptions import OptimizerStateError
 
 UMASK = 0o077
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Let only the owner read what this process writes meanwhile."""
+    before = os.umask(UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:

@@ -8,6 +8,7 @@ others. While nobody is connected the server waits and spends nothing.
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -36,6 +37,7 @@ from botorch_dp.privacy import Ledger
 # Seconds between looks for replies and nodes, at most. Flower's own send_and_receive
 # looks every three.
 _POLL = 0.5
+_LAST = 2.0  # seconds before the end of a round in which each look is at all replies
 
 app = ServerApp()
 
@@ -152,29 +154,38 @@ class Deployment:
         self, grid: Grid, asked: Mapping[str, int]
     ) -> list[tuple[int, Message]]:
         """Return what arrives in time, each with the node that was asked."""
-        waiting = [identifier for identifier in asked if identifier]
+        waiting = deque(identifier for identifier in asked if identifier)
         deadline = time.monotonic() + self.settings.timeout
         replies: list[tuple[int, Message]] = []
         pause = Waiting(_POLL)
-        while waiting and time.monotonic() < deadline:
-            for identifier in list(waiting):
-                node = asked[identifier]
-                try:
-                    # One by one: one that cannot be read would take the others along.
-                    arrived = list(grid.pull_messages([identifier]))
-                except httpx.HTTPError:
-                    raise  # the superlink is gone: the run can be resumed
-                except Exception as error:
-                    self._private_log.warning("node %d: unreadable, %r", node, error)
-                    waiting.remove(identifier)
-                    continue
-                if arrived:
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            # Each look costs a call: most of those that wait can wait for others.
+            misses = len(waiting) if left < _LAST else 1 + len(waiting) // 8
+            for _ in range(len(waiting)):
+                identifier = waiting.popleft()
+                arrived = self._reply(grid, identifier, asked[identifier])
+                if arrived is None:
+                    waiting.append(identifier)
+                    misses -= 1
+                    if not misses:
+                        break
+                else:
                     # Not what a reply says of itself: its sender wrote that.
-                    replies += [(node, reply) for reply in arrived]
-                    waiting.remove(identifier)
+                    replies += [(asked[identifier], reply) for reply in arrived]
             if waiting:
                 pause.sleep()
         return replies
+
+    def _reply(self, grid: Grid, identifier: str, node: int) -> list[Message] | None:
+        """Return what has arrived, None for nothing yet."""
+        try:
+            # One by one: one that cannot be read would take the others along.
+            return list(grid.pull_messages([identifier])) or None
+        except httpx.HTTPError:
+            raise  # the superlink is gone: the run can be resumed
+        except Exception as error:
+            self._private_log.warning("node %d: unreadable, %r", node, error)
+            return []
 
     def _nodes(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
         """Return the nodes to ask, and their agents if the operator gave keys."""

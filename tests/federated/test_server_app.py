@@ -129,7 +129,7 @@ def rounds_in(log):
 
 def answer(agent, number, vector):
     records = Answer(agent, number).to_records()
-    records["vector"] = ArrayRecord({"vector": Array(vector)})
+    records["answer"]["vector"] = vector.tobytes()
     return records
 
 
@@ -141,7 +141,8 @@ GOOD = np.ones(20)
 BAD = {
     "shape": answer(1, 1, np.ones(19)),
     "oversized": answer(1, 1, np.ones(10**6)),
-    "dtype": answer(1, 1, np.ones(20, dtype=np.int64)),
+    "dtype": answer(1, 1, np.ones(20, dtype=np.float32)),
+    "array": RecordDict({"answer": ArrayRecord({"vector": Array(np.ones(20))})}),
     "nan": answer(1, 1, np.full(20, np.nan)),
     "another round": answer(1, 0, GOOD),
     "another agent": answer(2, 1, GOOD),
@@ -276,6 +277,40 @@ class TestFaults:
         grid.nodes[101].tamper = {1: twice}
         assert_close(deploy(settings, grid), zeroed(settings, {}))
         assert "Agent 1 has answered already" in self.log(settings)
+
+    def test_looking_costs_few_calls(self, settings_of, grid_of, monkeypatch):
+        """While agents work, the server does not ask for each of them each time."""
+        settings = settings_of(timeout=30.0, num_rounds=1)
+        grid = grid_of(settings)
+        looks, pull = [], grid.pull_messages
+
+        def later(message_ids):
+            looks.append(message_ids)
+            return pull(message_ids) if len(looks) > 8 else []
+
+        monkeypatch.setattr(grid, "pull_messages", later)
+        assert_close(deploy(settings, grid), simulate(settings))
+        first = [identifier for (identifier,) in looks[:8]]
+        assert len(set(first)) == 4  # in turn
+        # Eight in vain, and one for each reply of the round and of the last message.
+        assert len(looks) == 8 + 2 * 4
+
+    def test_all_are_looked_at_before_the_end(self, settings_of, grid_of, monkeypatch):
+        """Three do not answer: that must not keep the fourth from being heard."""
+        settings = settings_of(timeout=1.0, num_rounds=1)
+        grid = grid_of(settings)
+        for node in (100, 101, 102):
+            grid.nodes[node].silent = {0, 1}
+        asked, pull = [], grid.pull_messages
+
+        def noted(message_ids):
+            asked.extend(message_ids)
+            return pull(message_ids)
+
+        monkeypatch.setattr(grid, "pull_messages", noted)
+        deploy(settings, grid)
+        assert len(set(asked[:4])) == 4  # before the first pause
+        assert "round 0: no answer from agents [0, 1, 2]" in self.log(settings)
 
     def test_one_node_an_agent(self, settings, grid_of):
         grid = grid_of(settings)
@@ -626,8 +661,10 @@ Deployment(DeploymentSettings.from_run_config(json.loads(sys.argv[1])))
 
 class TestSettings:
     def test_arguments(self, settings_of):
-        with pytest.raises(InvalidArgumentError, match="absolute path"):
+        with pytest.raises(InvalidArgumentError, match="output must be an absolute"):
             settings_of(output="server")
+        with pytest.raises(InvalidArgumentError, match="keys must be an absolute"):
+            settings_of(keys="keys")
         with pytest.raises(InvalidArgumentError, match="timeout must be"):
             settings_of(timeout=0.0)
         with pytest.raises(InvalidArgumentError, match="seed must be"):
