@@ -1,6 +1,6 @@
 """Where an agent keeps what it has observed between two messages.
 
-Flower starts a new process for every message and hands it ``context.state``, which a
+Each message has a process of its own, which Flower hands ``context.state``, which a
 supernode keeps in memory: it is gone when the supernode stops. So an agent whose node
 config names a folder (``state="/path"``) keeps a file there instead, written so that a
 crash leaves the old file or the new one.
@@ -95,8 +95,8 @@ class FileStore:
             isinstance(stored["state"].get(name), Tensor) for name in _ARRAYS
         ):
             raise OptimizerStateError(
-                f"{str(self.path)!r} is not the file of an agent: restore it, or remove "
-                "it to begin anew."
+                f"{str(self.path)!r} is not the file of an agent: restore it, or "
+                "remove it to begin anew."
             )
         return AgentMemory(**stored)
 

@@ -34,7 +34,7 @@ from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
 )
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -123,7 +123,7 @@ class Gateway:
         self._calls: Counter[str | bytes] = Counter()
 
     async def forward(self, request: Request) -> Response:
-        """Return the superlink's answer to a call, or the reason why it did not pass."""
+        """Return the superlink's answer to a call, or why it did not pass."""
         try:
             return await self._forward(request)
         except _Refused as refused:

@@ -57,8 +57,8 @@ class FolderLock:
         except OSError:
             self._file.close()
             raise OptimizerStateError(
-                f"output {str(folder.parent)!r} is in use by another server: wait until "
-                "its run is over or stop it, or name another folder."
+                f"output {str(folder.parent)!r} is in use by another server: wait "
+                "until its run is over or stop it, or name another folder."
             ) from None
 
     def release(self) -> None:

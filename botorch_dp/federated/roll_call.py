@@ -157,7 +157,7 @@ def _read_nodes(path: Path, num_agents: int) -> dict[int, int]:
 class _OneLine(logging.Formatter):
     """Keeps a record on one line, and a warning short: agents choose its text."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+    def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
         text = record.getMessage()
         longest = _MAX_WARNING if record.levelno >= logging.WARNING else len(text)

@@ -66,7 +66,8 @@ def test_an_agent_goes_on_where_it_was(federation, node_of, tmp_path, double, fi
     broadcast = None
     for number in range(4):
         if files:
-            node = node_of(state=state, num_rounds=4)  # a supernode that was started again
+            # A supernode that was started again.
+            node = node_of(state=state, num_rounds=4)
         X = alone.ask(number, broadcast)
         alone.tell(X, demo.score(2, X[0])[None])
         got = vector(ask(node, federation, number, broadcast))

@@ -123,7 +123,7 @@ class TestEqualsTheSimulation:
 
 
 def rounds_in(log):
-    """Return how many rounds the log tells of, and whether it says that all are over."""
+    """Return how many rounds the log tells of, and whether all are over."""
     return len(private_seconds(log)), is_over(log)
 
 
