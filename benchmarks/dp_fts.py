@@ -600,11 +600,10 @@ def _deployed(folder: Path, *, tls: bool, kill: bool) -> Row:
 def flower() -> list[Row]:
     """Four agents on Flower, all on this machine
 
-    A superlink, four supernodes, M = 100, P = 2, eight rounds. An agent's process
-    starts anew for every message, and imports torch; supernodes ask for messages every
-    three seconds. A round waits for 30 seconds at most; an agent that was killed is
-    waited for until Flower knows that it is gone. Bytes as Flower counts them, of all
-    agents together.
+    A superlink, four supernodes, M = 100, P = 2, eight rounds. Each message is answered
+    in a copy of a process that has torch loaded. A round waits for 30 seconds at most;
+    an agent that was killed is waited for until Flower knows that it is gone. Bytes as
+    Flower counts them, of all agents together.
     """
     rows = []
     for tls, kill in ((False, False), (True, False), (False, True)):

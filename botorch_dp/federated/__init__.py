@@ -1,7 +1,7 @@
 """DP-FTS-DE deployed on Flower: the same agents and server, on many machines.
 
 The client side (:mod:`botorch_dp.federated.client_app`) imports torch, numpy and flwr
-only, because Flower starts a new process for every message.
+only, because a ``flower-supernode`` starts a new Python for every message.
 """
 
 from typing import TYPE_CHECKING

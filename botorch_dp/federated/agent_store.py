@@ -1,6 +1,6 @@
 """Where an agent keeps what it has observed between two messages.
 
-Flower starts a new process for every message and hands it ``context.state``, which a
+Each message has a process of its own, which Flower hands ``context.state``, which a
 supernode keeps in memory: it is gone when the supernode stops. So an agent whose node
 config names a folder (``state="/path"``) keeps a file there instead, written so that a
 crash leaves the old file or the new one.
@@ -19,11 +19,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 from torch import Tensor
 
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.federation import Federation
 
 _ARRAYS = ("agents", "X", "Y", "seen")
+_TYPES = {"federation": str, "seed": int, "number": int, "state": dict}
 
 
 @dataclass
@@ -82,10 +83,22 @@ class FileStore:
         self.path = Path(path)
 
     def load(self) -> AgentMemory | None:
-        """Return what was saved, None if nothing was."""
+        """Return what was saved, None if nothing was.
+
+        Raises:
+            OptimizerStateError: If the file is damaged or not an agent's.
+        """
         if not self.path.exists():
             return None
-        return AgentMemory(**read_checkpoint(self.path, torch.device("cpu")))
+        stored = read_checkpoint(self.path, torch.device("cpu"))
+        if {name: type(value) for name, value in stored.items()} != _TYPES or not all(
+            isinstance(stored["state"].get(name), Tensor) for name in _ARRAYS
+        ):
+            raise OptimizerStateError(
+                f"{str(self.path)!r} is not the file of an agent: restore it, or "
+                "remove it to begin anew."
+            )
+        return AgentMemory(**stored)
 
     def save(self, memory: AgentMemory) -> None:
         """Keep the memory in place of what was saved before."""
@@ -157,6 +170,10 @@ def private_best(path: str | os.PathLike[str]) -> tuple[Tensor, float]:
 
     Args:
         path: The agent's file.
+
+    Raises:
+        InvalidArgumentError: If there is no such file.
+        OptimizerStateError: If the file is damaged or not an agent's.
     """
     memory = FileStore(path).load()
     if memory is None or memory.state is None:

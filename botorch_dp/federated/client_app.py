@@ -1,8 +1,8 @@
 """The agent's side: a Flower ClientApp around the agents of DP-FTS-DE.
 
-For every message Flower starts a new process, so this imports torch, numpy and flwr
-only. What the agent observes stays on its machine; what it answers goes to the server,
-which is trusted with it.
+For every message there is a new process, so this imports torch, numpy and flwr only.
+What the agent observes stays on its machine; what it answers goes to the server, which
+is trusted with it.
 """
 
 import importlib
@@ -16,8 +16,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.federated.agent_store import AgentMemory, open_store
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+    MessageError,
+    OptimizerStateError,
+)
+from botorch_dp.federated.agent_store import AgentMemory, AgentStore, open_store
 from botorch_dp.federated.messages import Answer, Question
 from botorch_dp.optimizers.fts_agents import FTSAgents
 
@@ -32,10 +36,15 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Evaluate where the agent wants to, and answer with its vector."""
     question = Question.from_records(message.content)
+    check_question(question, context.run_config)
     agent = agent_index(context.node_config, question.federation.num_agents)
     score = load_score(_choose("scores", context.node_config, context.run_config))
     store = open_store(context, question.experiment, agent)
-    memory = store.load() or _new_memory(question, context.run_config.get("seed"))
+    memory = _load(store) or _new_memory(question, context.run_config.get("seed"))
+    if question.number < memory.number:
+        raise MessageError(
+            f"Asked for round {question.number} after round {memory.number}."
+        )
     agents = question.federation.agents(
         torch.tensor([agent], device="cpu"), seed=memory.seed, device="cpu"
     )
@@ -52,6 +61,28 @@ def answer(message: Message, context: Context) -> Message:
     vector = None if question.final else agents.messages(question.number)[0]
     records = Answer(agent, question.number, vector).to_records()
     return Message(records, reply_to=message)
+
+
+def check_question(question: Question, run_config: Mapping[str, Any]) -> None:
+    """Raise a MessageError if the question is not one of this run.
+
+    An agent does not go back to earlier rounds, so a question from outside the run
+    would keep it from all rounds that are left.
+
+    Args:
+        question: What was asked.
+        run_config: The settings of the run, which come with the app.
+    """
+    if question.federation.to_json() != run_config.get("federation"):
+        raise MessageError("The settings in the question are not those of the run.")
+    num_rounds = run_config.get("num-rounds")
+    if not isinstance(num_rounds, int):
+        raise MessageError("The run config does not say how many rounds there are.")
+    last = num_rounds if question.final else num_rounds - 1
+    if question.number > last:
+        raise MessageError(
+            f"Asked for round {question.number} in a run of {num_rounds} rounds."
+        )
 
 
 def agent_index(node_config: Mapping[str, Any], num_agents: int) -> int:
@@ -94,6 +125,15 @@ def load_score(path: Any) -> Score:
 def _choose(key: str, node_config: Mapping[str, Any], run: Mapping[str, Any]) -> Any:
     """An agent's own choice goes before that of whoever submitted the app."""
     return node_config.get(key, run.get(key))
+
+
+def _load(store: AgentStore) -> AgentMemory | None:
+    try:
+        return store.load()
+    except OptimizerStateError:
+        # The server learns that it failed; the reason has the name of the file.
+        _LOG.exception("The agent's file cannot be used.")
+        raise RuntimeError("The agent's file cannot be used: see its log.") from None
 
 
 def _new_memory(question: Question, seed: Any) -> AgentMemory:

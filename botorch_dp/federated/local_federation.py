@@ -1,32 +1,37 @@
 """A superlink and supernodes on one machine, in processes of their own.
 
-All of them listen on 127.0.0.1 only, write to one folder only, and report nothing to
-anyone: Flower's telemetry and its search for updates are off.
+All of them listen on 127.0.0.1 only, write to one folder only, which only its owner can
+read, and report nothing to anyone: Flower's telemetry and its search for updates are
+off. The superlink has its database in memory.
 """
 
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from botorch_dp.federated.app_folder import write_app
 from botorch_dp.federated.keys import write_certificates, write_node_key
+from botorch_dp.federated.node_keys import key_file
+from botorch_dp.federated.private_files import private_folder, private_umask
 from botorch_dp.federated.processes import Processes, free_ports, wait_for_port
 from botorch_dp.federated.settings import DeploymentSettings
 
 _CONNECTION = "loopback"
-_SECONDS = re.compile(r"round took ([0-9.]+) seconds")
-_OVER = "all rounds are over"
+# Whole lines that the server wrote itself: what agents say is inside of others.
+_LINE = r"^[0-9-]+ [0-9:,]+ "
+_SECONDS = re.compile(rf"{_LINE}round took ([0-9.]+) seconds$", re.MULTILINE)
+_OVER = re.compile(rf"{_LINE}all rounds are over$", re.MULTILINE)
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    # Flower looks for work once a second otherwise.
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "OMP_NUM_THREADS": "1",
 }
 
@@ -53,8 +58,12 @@ class Loopback:
         self.num_agents = settings.federation.num_agents
         self._processes = processes
         self._port, self._door, *self._node_ports = free_ports(2 + self.num_agents)
+        self._registered: set[int] = set()
+        private_folder(folder)
         for agent in range(self.num_agents):
-            self.agent_folder(agent).mkdir(mode=0o700, exist_ok=True)
+            private_folder(self.agent_folder(agent))
+        if tls:
+            self._write_keys()
         self._run = ""
 
     @property
@@ -70,6 +79,23 @@ class Loopback:
     def agent_folder(self, agent: int) -> Path:
         """Return where an agent keeps its state: private to it."""
         return self.folder / f"agent-{agent}"
+
+    @property
+    def keys(self) -> Path:
+        """Return where the operator keeps the agents' public keys."""
+        return self.folder / "keys"
+
+    def _node_key(self, agent: int) -> Path:
+        return self.agent_folder(agent) / "node.key"
+
+    def _write_keys(self) -> None:
+        """Make a key for each agent, and give the public one to the operator."""
+        private_folder(self.keys)
+        for agent in range(self.num_agents):
+            if not self._node_key(agent).exists():
+                public = write_node_key(self._node_key(agent))
+                shutil.copy(public, key_file(self.keys, agent))
+        self.settings = replace(self.settings, keys=str(self.keys))
 
     def start_superlink(self) -> None:
         """Start the superlink, and wait until it listens."""
@@ -99,8 +125,7 @@ class Loopback:
                 *trust,
             ],
         )
-        home = self.folder / "flower"
-        home.mkdir(exist_ok=True)
+        home = private_folder(self.folder / "flower")
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{_CONNECTION}"\n\n'
             f'[superlink.{_CONNECTION}]\naddress = "{self.address}"\n{connection}\n'
@@ -120,6 +145,8 @@ class Loopback:
                 str(self._door),
                 "--superlink",
                 self.address,
+                "--keys",
+                str(self.keys),
                 "--ssl-certfile",
                 str(self.folder / "server.crt"),
                 "--ssl-keyfile",
@@ -134,10 +161,11 @@ class Loopback:
         """Start an agent's supernode, known to the superlink if that asks for it."""
         trust = ["--insecure"]
         if self.tls:
-            key = self.agent_folder(agent) / "node.key"
-            if not key.exists():
-                public = write_node_key(key)
+            key = self._node_key(agent)
+            if agent not in self._registered:
+                public = key_file(self.keys, agent)
                 self._flwr("supernode", "register", str(public), _CONNECTION)
+                self._registered.add(agent)
             trust = [
                 "--root-certificates",
                 str(self.folder / "ca.crt"),
@@ -147,7 +175,9 @@ class Loopback:
         self._processes.start(
             f"agent-{agent}",
             [
-                _tool("flower-supernode"),
+                sys.executable,
+                "-m",
+                "botorch_dp.federated.supernode",
                 "--superlink",
                 self.door,
                 "--host",
@@ -172,7 +202,7 @@ class Loopback:
 
     def private_seconds(self) -> list[float]:
         """Return how long rounds took so far."""
-        return [float(found) for found in _SECONDS.findall(self._private_log())]
+        return private_seconds(self._private_log())
 
     def _private_log(self) -> str:
         log = Path(self.settings.output) / "private" / "server.log"
@@ -194,7 +224,7 @@ class Loopback:
         """Wait for the end of the run, and return what Flower says of it."""
         deadline = time.monotonic() + timeout
         # Asking Flower takes seconds of the time that agents need.
-        while _OVER not in self._private_log() and time.monotonic() < deadline:
+        while not is_over(self._private_log()) and time.monotonic() < deadline:
             time.sleep(0.2)
         while True:
             status = self.status()
@@ -243,12 +273,25 @@ def loopback(
         "FLWR_HOME": str(folder / "flower"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    with Processes(folder, environment, mark="FLWR_HOME") as processes:
+    with (
+        private_umask(),
+        Processes(folder, environment, mark="FLWR_HOME") as processes,
+    ):
         whole = Loopback(folder, settings, processes, tls=tls)
         whole.start_superlink()
         for agent in range(whole.num_agents):
             whole.start_agent(agent)
         yield whole
+
+
+def private_seconds(private_log: str) -> list[float]:
+    """Return how long rounds took, from the lines that the server wrote itself."""
+    return [float(found) for found in _SECONDS.findall(private_log)]
+
+
+def is_over(private_log: str) -> bool:
+    """Return whether the server wrote that all rounds are over."""
+    return _OVER.search(private_log) is not None
 
 
 def _tool(name: str) -> str:

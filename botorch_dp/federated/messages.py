@@ -1,8 +1,10 @@
 """What server and agents say to each other, as Flower records.
 
 In every round the server asks each agent a question, which is public, and each agent
-answers with a vector, which only the server may see. Arrays that arrive are checked
-before they are decoded: their bytes were chosen by someone else.
+answers with a vector, which only the server may see. Numbers travel as plain bytes in
+the same record as the rest: Flower sends every record and array in a call of its own.
+Bytes that arrive were chosen by someone else, and have to be the finite numbers that
+are expected.
 
 Needs torch, numpy and flwr only.
 """
@@ -14,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from botorch_dp.exceptions import InvalidArgumentError, MessageError
 from botorch_dp.optimizers.federation import Federation
 
-PROTOCOL = 1
+PROTOCOL = 2
 MESSAGE_TYPE = "query"
 _EXPERIMENT = re.compile(r"[0-9a-f]{32}")
-_HEADER = 512  # bytes that numpy may put before an array; it takes 128
+_DOUBLES = np.dtype("<f8")  # little-endian on every machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +56,7 @@ class Question:
 
     def to_records(self) -> RecordDict:
         """Return the question as the content of a message."""
-        records = RecordDict()
-        records["question"] = ConfigRecord(
+        record = ConfigRecord(
             {
                 "protocol": PROTOCOL,
                 "federation": self.federation.to_json(),
@@ -65,8 +66,8 @@ class Question:
             }
         )
         if self.broadcast is not None:
-            records["broadcast"] = _to_record("broadcast", self.broadcast)
-        return records
+            record["broadcast"] = _to_bytes(self.broadcast)
+        return RecordDict({"question": record})
 
     @classmethod
     def from_records(cls, records: RecordDict) -> "Question":
@@ -83,9 +84,9 @@ class Question:
         except InvalidArgumentError as error:
             raise MessageError(f"The settings cannot be read: {error}") from error
         broadcast = None
-        if "broadcast" in records:
+        if "broadcast" in fields:
             shape = (federation.num_regions, federation.num_features)
-            broadcast = _from_record(records, "broadcast", shape)
+            broadcast = _from_bytes(fields, "broadcast", shape)
         return cls(federation, experiment, number, broadcast, bool(fields.get("final")))
 
 
@@ -105,13 +106,12 @@ class Answer:
 
     def to_records(self) -> RecordDict:
         """Return the answer as the content of a message."""
-        records = RecordDict()
-        records["answer"] = ConfigRecord(
+        record = ConfigRecord(
             {"protocol": PROTOCOL, "agent": self.agent, "number": self.number}
         )
         if self.private_vector is not None:
-            records["vector"] = _to_record("vector", self.private_vector)
-        return records
+            record["vector"] = _to_bytes(self.private_vector)
+        return RecordDict({"answer": record})
 
     @classmethod
     def from_records(cls, records: RecordDict, num_features: int) -> "Answer":
@@ -126,8 +126,8 @@ class Answer:
         if not isinstance(agent, int) or not isinstance(number, int):
             raise MessageError("An answer has the numbers of an agent and a round.")
         vector = None
-        if "vector" in records:
-            vector = _from_record(records, "vector", (num_features,))
+        if "vector" in fields:
+            vector = _from_bytes(fields, "vector", (num_features,))
         return cls(agent, number, vector)
 
 
@@ -138,28 +138,21 @@ def _config(records: RecordDict, name: str) -> Mapping[str, Any]:
     return fields
 
 
-def _to_record(name: str, tensor: Tensor) -> ArrayRecord:
-    array = np.ascontiguousarray(tensor.detach().cpu().double().numpy())
-    return ArrayRecord({name: Array(array)})
+def _to_bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().double().numpy().astype(_DOUBLES).tobytes()
 
 
-def _from_record(records: RecordDict, name: str, shape: tuple[int, ...]) -> Tensor:
+def _from_bytes(fields: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Tensor:
     """Return the finite doubles of this shape, or raise a MessageError."""
-    record = records[name]
-    array = record.get(name) if isinstance(record, ArrayRecord) else None
-    if not isinstance(array, Array):
-        raise MessageError(f"The message has no array {name}.")
-    # The size first: a header of a few bytes can claim any shape.
-    if len(array.data) > 8 * int(np.prod(shape)) + _HEADER:
-        raise MessageError(f"The {name} has {len(array.data)} bytes, too many.")
-    try:
-        values = array.numpy()
-    except Exception as error:  # numpy raises many kinds for damaged bytes
-        raise MessageError(f"The {name} cannot be decoded.") from error
-    if not isinstance(values, np.ndarray) or values.dtype != np.float64:
-        raise MessageError(f"The {name} must be doubles.")
-    if values.shape != shape:
-        raise MessageError(f"The {name} must have shape {shape}, got {values.shape}.")
+    data = fields[name]
+    expected = _DOUBLES.itemsize * int(np.prod(shape))
+    if not isinstance(data, bytes):
+        raise MessageError(f"The {name} must be bytes.")
+    if len(data) != expected:
+        raise MessageError(
+            f"The {name} must be {expected} bytes for shape {shape}, got {len(data)}."
+        )
+    values = np.frombuffer(data, dtype=_DOUBLES).reshape(shape)
     if not np.isfinite(values).all():
         raise MessageError(f"The {name} must be finite.")
-    return torch.from_numpy(np.array(values))  # a copy that may be written to
+    return torch.from_numpy(values.astype(np.float64))  # a copy that may be written to

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from botorch_dp.federated.private_files import UMASK
+
 _PATIENCE = 10.0  # seconds from asking to end to ending
 
 
@@ -17,7 +19,8 @@ class Processes:
     """Starts processes, each with a log of its own, and ends them all.
 
     Every process leads a group. Those that its children start in groups of their own
-    are found by a mark in their environment, on systems that show it (``/proc``).
+    are found by a mark in their environment, on systems that show it (``/proc``). Only
+    their owner can read what they write.
 
     Args:
         folder: For the logs.
@@ -50,7 +53,9 @@ class Processes:
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process."""
-        with self.log(name).open("ab") as log:
+        path = self.log(name)
+        path.touch(mode=0o600)
+        with path.open("ab") as log:
             self._running[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -58,6 +63,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
+                umask=UMASK,
             )
         return self._running[name]
 
@@ -70,6 +76,7 @@ class Processes:
             text=True,
             env=self._environment,
             timeout=timeout,
+            umask=UMASK,
         )
         if done.returncode != 0:
             raise RuntimeError(

@@ -29,6 +29,10 @@ class DeploymentSettings:
         sampling_rate: The probability q that an agent counts in a round.
         sample_size: Or the size of a uniform subset.
         sensitivity: ``"tight"`` or ``"paper"``.
+        keys: The folder on the server's machine with the agents' public keys,
+            ``agent-0.pub`` and so on, which say which node is which agent. Without it a
+            node is the agent that it first answers for, so that a stranger can take an
+            agent's place: only for a try on one machine.
         timeout: How many seconds to wait for agents in a round.
         start_timeout: How many seconds to wait for all agents before the first round.
         seed: For experiments only: agents see it, so that the noise hides nothing from
@@ -55,6 +59,7 @@ class DeploymentSettings:
     sampling_rate: float | None = None
     sample_size: int | None = None
     sensitivity: str = "tight"
+    keys: str | None = None
     timeout: float = 60.0
     start_timeout: float = 120.0
     seed: int | None = None
@@ -65,11 +70,13 @@ class DeploymentSettings:
         check_positive("start_timeout", self.start_timeout)
         if self.seed is not None:
             check_count("seed", self.seed, minimum=0)
-        if not Path(self.output).is_absolute():
-            raise InvalidArgumentError(
-                "output must be an absolute path on the server's machine, got "
-                f"{self.output!r}."
-            )
+        for name in ("output", "keys"):
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_absolute():
+                raise InvalidArgumentError(
+                    f"{name} must be an absolute path on the server's machine, got "
+                    f"{path!r}."
+                )
 
     def to_run_config(self) -> dict[str, str | int | float | bool]:
         """Return the settings as Flower's run config."""

@@ -44,9 +44,15 @@ def read_checkpoint(
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
+        # Not torch's own words: they advise to load the file in an unsafe way.
         raise OptimizerStateError(
-            f"checkpoint {os.fspath(path)!r} cannot be read: {error}."
-        ) from error
+            f"checkpoint {os.fspath(path)!r} cannot be read ({type(error).__name__}): "
+            "it is damaged, or was not written by this library. Name another file, or "
+            "remove it to begin anew."
+        ) from None
     if not isinstance(state, dict):
-        raise OptimizerStateError(f"checkpoint {os.fspath(path)!r} holds no state.")
+        raise OptimizerStateError(
+            f"checkpoint {os.fspath(path)!r} holds no state: name another file, or "
+            "remove it to begin anew."
+        )
     return state

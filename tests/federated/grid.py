@@ -2,6 +2,7 @@
 
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -23,6 +24,7 @@ class FakeNode:
             self.node_config["state"] = str(state)
         self.run_config = run_config
         self.state = RecordDict()
+        self.public_key = b""
         self.connected = True
         self.silent = set()  # rounds in which it does not receive the message
         self.slow = set()  # rounds in which it answers too late
@@ -75,6 +77,13 @@ class FakeGrid(Grid):
     def get_node_ids(self):
         return [node_id for node_id, node in self.nodes.items() if node.connected]
 
+    def get_nodes(self):
+        return [
+            NodeInfo(node_id=node_id, public_key=node.public_key)
+            for node_id, node in self.nodes.items()
+            if node.connected
+        ]
+
     def push_messages(self, messages):
         identifiers = []
         for message in messages:
@@ -85,17 +94,17 @@ class FakeGrid(Grid):
             node = self.nodes[message.metadata.dst_node_id]
             received = over_the_wire(message)
             received.metadata.__dict__["_message_id"] = identifier
-            self._replies += [over_the_wire(reply) for reply in node.handle(received)]
+            # The superlink knows which message a reply was sent for, whatever the
+            # reply says of itself.
+            self._replies += [
+                (identifier, over_the_wire(reply)) for reply in node.handle(received)
+            ]
         return identifiers
 
     def pull_messages(self, message_ids):
         wanted = set(message_ids)
-        found = [
-            reply
-            for reply in self._replies
-            if reply.metadata.reply_to_message_id in wanted
-        ]
-        self._replies = [reply for reply in self._replies if reply not in found]
+        found = [reply for asked, reply in self._replies if asked in wanted]
+        self._replies = [pair for pair in self._replies if pair[0] not in wanted]
         for reply in found:
             if reply.metadata.src_node_id in self.poisoned:
                 raise self.poisoned[reply.metadata.src_node_id]

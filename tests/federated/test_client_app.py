@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.federated import demo
 from botorch_dp.federated.agent_store import FileStore, agent_file, private_best
 from botorch_dp.federated.client_app import agent_index, load_score
@@ -60,12 +61,13 @@ def vector(reply):
 def test_an_agent_goes_on_where_it_was(federation, node_of, tmp_path, double, files):
     """Across processes, and with a file across supernodes."""
     state = tmp_path if files else None
-    node = node_of(state=state)
+    node = node_of(state=state, num_rounds=4)
     alone = federation.agents(torch.tensor([2], device="cpu"), seed=7)
     broadcast = None
     for number in range(4):
         if files:
-            node = node_of(state=state)  # a supernode that was started again
+            # A supernode that was started again.
+            node = node_of(state=state, num_rounds=4)
         X = alone.ask(number, broadcast)
         alone.tell(X, demo.score(2, X[0])[None])
         got = vector(ask(node, federation, number, broadcast))
@@ -97,6 +99,75 @@ def test_the_final_round_asks_for_no_vector(federation, node_of):
     ask(node, federation, 0)
     answer = Answer.from_records(ask(node, federation, 1, final=True).content, 20)
     assert answer.private_vector is None
+
+
+@pytest.mark.parametrize(("number", "final"), [(3, False), (10**6, False), (4, True)])
+def test_a_round_outside_the_run_is_refused(federation, node_of, number, final):
+    """Somebody who could ask for round 1,000,000 would freeze the agent."""
+    counted.points = 0
+    node = node_of(scores=f"{__name__}:counted")
+    ask(node, federation, 0)
+    reply = ask(node, federation, number, final=final)
+    assert f"Asked for round {number} in a run of 3 rounds" in reply.error.reason
+    assert counted.points == 3
+    for later in (1, 2):  # it goes on as if nothing had been asked
+        assert vector(ask(node, federation, later)).shape == (20,)
+    assert not ask(node, federation, 3, final=True).has_error()
+    assert counted.points == 3 + 3
+
+
+def test_an_earlier_round_is_refused(federation, node_of):
+    """So that the server notices an agent that was led ahead."""
+    node = node_of()
+    first = vector(ask(node, federation, 0))
+    assert torch.equal(vector(ask(node, federation, 0)), first)
+    ask(node, federation, 2)
+    reply = ask(node, federation, 1)
+    assert "Asked for round 1 after round 2" in reply.error.reason
+
+
+def test_settings_come_from_the_run(federation, node_of):
+    reply = ask(node_of(), replace(federation, num_initial=4), 0)
+    assert "not those of the run" in reply.error.reason
+    node = node_of()
+    del node.run_config["num-rounds"]
+    assert "how many rounds" in ask(node, federation, 0).error.reason
+
+
+class Unsafe:
+    """What torch refuses to load, with the advice to load it all the same."""
+
+
+DAMAGED = {
+    "noise": lambda path: path.write_bytes(b"not a checkpoint"),
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[:-300]),
+    "unsafe": lambda path: torch.save(Unsafe(), path),
+    "list": lambda path: torch.save([1], path),
+    "other keys": lambda path: torch.save({"seed": 1}, path),
+    "other types": lambda path: torch.save(
+        {"federation": "", "seed": 1, "number": "0", "state": {}}, path
+    ),
+    "no arrays": lambda path: torch.save(
+        {"federation": "", "seed": 1, "number": 0, "state": {}}, path
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file(federation, node_of, tmp_path, caplog, kind):
+    node = node_of(state=tmp_path)
+    ask(node, federation, 0)
+    path = agent_file(tmp_path, 2, NAME)
+    DAMAGED[kind](path)
+    reply = ask(node, federation, 1)
+    assert "file cannot be used: see its log" in reply.error.reason
+    assert str(tmp_path) not in reply.error.reason
+    assert str(path) in caplog.text
+    with pytest.raises(OptimizerStateError, match="remove it to begin anew") as raised:
+        private_best(path)
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    assert "weights_only" not in str(raised.value) + caplog.text
 
 
 def test_another_experiment_begins_anew(federation, node_of):

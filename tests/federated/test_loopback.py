@@ -125,14 +125,22 @@ def test_a_federation_on_the_loopback(tmp_path):
     """Encrypted, with known supernodes; the broadcasts are those of the simulation."""
     home = Path.home() / ".flwr"
     touched = home.stat().st_mtime if home.exists() else None
-    settings = demo_settings(tmp_path, agents=2, rounds=2, timeout=120.0, seed=5)
-    with loopback(tmp_path, settings, tls=True) as whole:
-        whole.submit()
-        whole.wait(rounds=2, timeout=240.0)
-        whole.finish(timeout=120.0)
-        processes = whole._processes
+    folder = tmp_path / "try"
+    folder.mkdir(mode=0o755)
+    settings = demo_settings(folder, agents=2, rounds=2, timeout=120.0, seed=5)
+    before = os.umask(0o022)
+    try:
+        with loopback(folder, settings, tls=True) as whole:
+            whole.submit()
+            whole.wait(rounds=2, timeout=240.0)
+            whole.finish(timeout=120.0)
+            processes = whole._processes
+    finally:
+        os.umask(before)
     assert processes.strays() == []
     assert (home.stat().st_mtime if home.exists() else None) == touched
+    written = [folder, *folder.rglob("*")]
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
     output = Path(settings.output)
     state = read_checkpoint(output / "state.pt", torch.device("cpu"))
     assert torch.allclose(state["broadcasts"], simulate(settings), rtol=0, atol=1e-9)
