@@ -288,6 +288,13 @@ class TestComposition:
         nearly_all = account((FixedSizeGaussianEvent(1.0, 999, 1000), 1))
         assert nearly_all.get_epsilon(1e-5) <= GDP(1.0).epsilon(1e-5) * 1.001
 
+    @pytest.mark.parametrize("noise_multiplier", [1.0, 5.0, 20.0])
+    def test_a_sample_of_all_records_costs_what_all_records_do(self, noise_multiplier):
+        everyone = account((GaussianEvent(noise_multiplier), 1))
+        sampled = account((FixedSizeGaussianEvent(noise_multiplier, 100, 100), 1))
+        for delta in (1e-2, 1e-5):
+            assert sampled.get_epsilon(delta) >= everyone.get_epsilon(delta) * 0.9999
+
     def test_too_many_groups_fall_back_to_renyi(self):
         rates = np.linspace(0.01, 0.02, 70)
         found = account(*((PoissonGaussianEvent(1.0, q), 1) for q in rates))
@@ -451,6 +458,25 @@ class TestOpacus:
         with pytest.raises(InvalidArgumentError, match="replace_one"):
             replaced.step(noise_multiplier=1.0, sample_rate=0.1)
         assert replaced.history == []
+
+    def test_a_saved_state_remembers_its_adjacency(self):
+        accountant, other = PrivacyAccountant(), PrivacyAccountant()
+        accountant.charge(LaplaceEvent(1.0), adjacency="zero_out")
+        other.load_state_dict(accountant.state_dict())
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
+            other.charge(LaplaceEvent(1.0))
+        other.charge(LaplaceEvent(1.0), adjacency="zero_out")
+
+    def test_one_event_more_is_beside_all_others(self):
+        accountant = account((PureEvent(0.1), 2))
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        more = accountant.plus(PureEvent(0.2), 3)
+        assert more.groups() == {
+            (PureEvent(0.1), 2),
+            (PureEvent(0.2), 3),
+            (PoissonGaussianEvent(1.0, 0.1), 1),
+        }
+        assert len(accountant) == 3  # which is left as it was
 
     def test_assumed_events_add_up(self):
         # They may fail together: nothing better than the union bound holds.
