@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test tutorials docs lint benchmarks federated format clean
+.PHONY: help demo test mutants tutorials docs lint benchmarks federated format clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with m
 	$(BIN)/python -m pytest -n 2 --cov --cov-report= --doctest-modules botorch_dp tests
 	$(BIN)/coverage report --include='botorch_dp/privacy/*' --fail-under=95
 	$(BIN)/python -m pytest -n 2 -q --meta-device tests
+
+mutants: $(VENV)/.all  ## break the library on purpose, line by line, and see that a test notices
+	$(BIN)/python tests/mutants/run.py
 
 tutorials: $(VENV)/.all  ## run every notebook, small
 	SMOKE_TEST=1 $(BIN)/python -m pytest --nbmake -n 2 tutorials

@@ -4,6 +4,8 @@ import hypothesis
 import pytest
 import torch
 
+collect_ignore = ["mutants"]  # `make mutants` runs them
+
 # Workers run side by side: more threads each would only wait for one another.
 torch.set_num_threads(1)
 

@@ -49,3 +49,43 @@ def same_state(first, second):
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same_state, first, second))
     return first == second
+
+
+def held_numbers(thing, path="", found=None, seen=None):
+    """Return every tensor and number that can be reached from an object, by path."""
+    found, seen = ({}, set()) if found is None else (found, seen)
+    if isinstance(thing, torch.Tensor):
+        found[path] = thing.detach().clone()
+    elif isinstance(thing, int | float):
+        found[path] = thing
+    elif id(thing) not in seen and not isinstance(thing, str | bytes | type):
+        seen.add(id(thing))
+        parts = getattr(thing, "__dict__", {})
+        if isinstance(thing, torch.nn.Module):
+            parts = thing.state_dict()
+        elif isinstance(thing, dict):
+            parts = thing
+        elif isinstance(thing, list | tuple | set | frozenset):
+            parts = dict(enumerate(thing))
+        for name, part in parts.items():
+            held_numbers(part, f"{path}/{name}", found, seen)
+    return found
+
+
+def differing(first, second):
+    """Return the paths at which two objects do not hold the same numbers."""
+    first, second = held_numbers(first), held_numbers(second)
+    return sorted(
+        path
+        for path in first.keys() | second.keys()
+        if path not in first
+        or path not in second
+        or not same_number(first[path], second[path])
+    )
+
+
+def same_number(first, second):
+    first, second = (torch.as_tensor(x, device=CPU) for x in (first, second))
+    return first.shape == second.shape and torch.allclose(
+        first.double(), second.double(), rtol=0.0, atol=0.0, equal_nan=True
+    )

@@ -12,7 +12,7 @@ from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers import gradient_descent
 from botorch_dp.privacy import GaussianMechanism, audit_mu, mu_audit_power
 
-from .problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
+from .problems import CPU, DOUBLE, Quadratics, differing, make, seeded, unit_box
 from .test_dp_gibo import released_mean
 
 B, N, T, MU = 1.0, 5, 2, 1.0
@@ -238,14 +238,17 @@ class TestNothingElseLeaves:
         for scale in (1.0, -7.0):
             given.clear()
             opt = make(step_size=0.05)
-            problem = Quadratics(seed=int(scale > 0))
+            problem, public = Quadratics(seed=int(scale > 0)), []
             while not opt.done:
-                losses = scale * problem(opt.ask())
+                X = opt.ask()
+                losses = scale * problem(X)
                 opt.tell(losses.split(33) if chunked else losses)
-            found.append((public_parts(opt), torch.stack(given)))
-        (first, data), (second, other_data) = found
+                public.append((X, public_parts(opt)))  # at any time, not in the end
+            found.append((public, torch.stack(given), opt))
+        (first, data, opt), (second, other_data, other) = found
         assert not torch.allclose(data, other_data)  # the data sets do differ
         assert_equal(first, second)
+        assert differing(opt, other) == []  # losses are forgotten when the run ends
 
     def test_tell_validates_then_charges_then_draws(self, monkeypatch):
         order = []

@@ -19,6 +19,7 @@ from botorch_dp.privacy import (
     ExponentialEvent,
     ExponentialMechanism,
     GaussianEvent,
+    GaussianMechanism,
     LaplaceMechanism,
     PureEvent,
     SeededNoise,
@@ -26,7 +27,7 @@ from botorch_dp.privacy import (
     worst_log_ratio,
 )
 
-from .problems import CPU, DOUBLE, seeded, unit_box
+from .problems import CPU, DOUBLE, differing, same_state, seeded, unit_box
 
 N, D = 40, 2
 
@@ -365,6 +366,30 @@ class TestStable:
             states.append(str(state))
         assert states[0] == states[1]
 
+    def test_no_losses_are_kept_in_the_end(self, monkeypatch):
+        # Two unlike data sets, the same releases: while they run, the optimizers differ
+        # in their losses, and when they have ended in nothing at all.
+        def choose(self, private_scores, *, ledger):
+            first, *_ = private_scores
+            self._charge(ledger, self.event(), 1, first.device)
+            return torch.tensor(3, device=CPU)
+
+        def add(self, private_value, *, ledger, batch_dims=0):
+            self._charge(ledger, self.event(1), 1, private_value.device)
+            return torch.tensor([0.25], **DOUBLE)
+
+        monkeypatch.setattr(ExponentialMechanism, "release", choose)
+        monkeypatch.setattr(LaplaceMechanism, "release", add)
+        opts = make(num_steps=2), make(num_steps=2)
+        problems = Bowls(seed=0), Bowls(seed=1)
+        for _ in range(2):
+            for opt, problem in zip(opts, problems, strict=True):
+                opt.tell(problem(opt.ask()))
+            if not opts[0].done:
+                assert differing(*opts)
+        assert all(opt.done for opt in opts)
+        assert differing(*opts) == []
+
     def test_losses_are_clipped_not_rescaled(self):
         # Hostile records count as the end of the range, silently.
         values = []
@@ -465,6 +490,34 @@ class TestAdaptive:
         truth = problem(candidates()).mean(dim=0)
         chosen = problem(result.x.unsqueeze(0)).mean()
         assert (truth < chosen).double().mean() < 0.1
+
+    def test_everything_follows_from_what_was_released(self, monkeypatch):
+        # Two unlike data sets, the same releases: then nothing may differ, neither the
+        # points that are asked for nor what the state and the result say.
+        given, values = [], (0.3, 0.8, 0.1, 0.6)
+
+        def release(self, private_value, *, ledger, batch_dims=0):
+            given.append(float(private_value))
+            self._charge(ledger, self.event(1), 1, private_value.device)
+            return torch.tensor([values[(len(given) - 1) % len(values)]], **DOUBLE)
+
+        monkeypatch.setattr(GaussianMechanism, "release", release)
+        opts, found = [], []
+        for seed, scale in ((0, 1.0), (1, 0.2)):
+            opt = make(guarantee=GDP(1.0), adaptive=True, num_steps=len(values))
+            problem, public = Bowls(seed=seed), []
+            while not opt.done:
+                X = opt.ask()
+                opt.tell(scale * problem(X))
+                state = opt.state_dict()
+                result = opt.result()
+                public.append([X, state["release"], result.x, result.value])
+            assert state["release"]["values"] == list(values)
+            opts.append(opt)
+            found.append(public)
+        assert given[:4] != pytest.approx(given[4:], abs=0.01)  # the data do differ
+        assert same_state(*found)
+        assert differing(*opts) == []
 
     def test_what_was_paid_for_can_be_read(self, monkeypatch):
         opt, problem = make(num_steps=3, adaptive=True, guarantee=GDP(1.0)), Bowls()

@@ -37,7 +37,7 @@ from botorch_dp.privacy import (
     worst_log_ratio,
 )
 
-from .problems import CPU, DOUBLE, seeded
+from .problems import CPU, DOUBLE, differing, seeded
 from .test_private_bo import Bowls, candidates
 
 N, D, T, RECORDS = 40, 2, 6, 300
@@ -674,11 +674,15 @@ class TestNothingElseLeaves:
             given.clear()
             opt, problem = make(release), problem_of(release, seed)
             asked = asked_points(opt, lambda X, f=problem, s=scale: s * f(X))
-            found.append((public_parts(opt), asked, torch.cat(given)))
+            found.append((public_parts(opt), asked, torch.cat(given), opt))
         first, second = found
         assert not torch.allclose(first[1], second[1])  # which is why they are not
         assert not torch.allclose(first[2], second[2])  # in the history
         assert first[0] == second[0]
+        # Nor is anything else kept: the posterior is a new one, and its memory blank.
+        assert first[3]._release._private.num_observations == 0
+        left = [path.rpartition("/")[2] for path in differing(first[3], second[3])]
+        assert {*left} <= {"_rows", "_whitened"}
 
     def test_hostile_records_count_as_the_end_of_the_range(self, drawn):
         for hostile in (1.0, 1e30, math.inf, math.nan):

@@ -197,6 +197,28 @@ class TestPitfalls:
             PureDP(1.0).to_approx(1e-5).epsilon
         )
 
+    @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 5.0])
+    def test_divergences_of_the_exponential_mechanism(self, epsilon):
+        # The mechanism itself: all scores are equal, or a record has raised a share of
+        # them by the sensitivity and lowered the others. With half of them the bound
+        # epsilon^2 / 8 is attained as epsilon and the order go down.
+        event, attained = ExponentialEvent(epsilon), 0.0
+        for share, order in itertools.product(
+            (0.1, 0.5, 0.9), (1 + 1e-6, 2.0, 3.0, 16.0, 64.0)
+        ):
+            p = np.array([share, 1 - share])
+            q = p * np.exp([epsilon / 2, -epsilon / 2])
+            q /= q.sum()
+            for a, b in ((p, q), (q, p)):
+                divergence = np.log(np.sum(a * (a / b) ** (order - 1))) / (order - 1)
+                assert divergence <= order * event.zcdp_rho * (1 + 1e-4)
+                if order in RDP_ORDERS:
+                    bound = event.rdp()[list(RDP_ORDERS).index(order)]
+                    assert divergence <= bound * (1 + 1e-9)
+                attained = max(attained, divergence / (order * event.zcdp_rho))
+        if epsilon <= 0.1:
+            assert attained > 0.99
+
     def test_coordinates_of_laplace_noise_never_cost_more_than_one(self):
         # LaplaceEvent treats a vector as one coordinate that takes all of the L1
         # sensitivity. Splitting it between two coordinates must be dominated.
@@ -260,6 +282,13 @@ class TestComposition:
         pure = sum(2 * event.pure_epsilon for event in EVENTS if event.pure_epsilon)
         assert 0 < mixed.get_epsilon(1e-5) < pure
 
+    @pytest.mark.parametrize("noise_multiplier", [1.0, 5.0, 20.0])
+    def test_a_sample_of_all_records_costs_what_all_records_do(self, noise_multiplier):
+        everyone = account((GaussianEvent(noise_multiplier), 1))
+        sampled = account((FixedSizeGaussianEvent(noise_multiplier, 100, 100), 1))
+        for delta in (1e-2, 1e-5):
+            assert sampled.get_epsilon(delta) >= everyone.get_epsilon(delta) * 0.9999
+
     def test_too_many_groups_fall_back_to_renyi(self):
         rates = np.linspace(0.01, 0.02, 70)
         found = account(*((PoissonGaussianEvent(1.0, q), 1) for q in rates))
@@ -322,6 +351,23 @@ class TestBudgets:
         for steps in range(1, 200):
             noise_multiplier = math.sqrt(steps) / 0.7
             assert account((GaussianEvent(noise_multiplier), steps)).within(GDP(0.7))
+
+    @pytest.mark.parametrize("excess", [1e-7, 1e-5])
+    def test_a_little_too_much_does_not_fit(self, excess):
+        # Rounding is forgiven, parts in a million are not.
+        more = 1 + excess
+        epsilon = 1.0 * more
+        for budget, event in (
+            (PureDP(1.0), PureEvent(epsilon)),
+            (GDP(1.0), GaussianEvent(1 / more)),
+            (RDP(8.0, 4.0), GaussianEvent(1 / more)),
+            (
+                ApproxDP(1.0, 1e-5),
+                GaussianEvent(1 / ApproxDP(epsilon, 1e-5).to_gdp().mu),
+            ),
+        ):
+            assert not account((event, 1)).within(budget)
+            assert account((event, 1)).spent_of(budget).amount > 1.0
 
     def test_pure_events_fit_into_gdp(self):
         event = PureEvent(0.5)
@@ -612,6 +658,25 @@ class TestOpacus:
         with pytest.raises(InvalidArgumentError, match="replace_one"):
             replaced.step(noise_multiplier=1.0, sample_rate=0.1)
         assert replaced.history == []
+
+    def test_a_saved_state_remembers_its_adjacency(self):
+        accountant, other = PrivacyAccountant(), PrivacyAccountant()
+        accountant.charge(LaplaceEvent(1.0), adjacency="zero_out")
+        other.load_state_dict(accountant.state_dict())
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
+            other.charge(LaplaceEvent(1.0))
+        other.charge(LaplaceEvent(1.0), adjacency="zero_out")
+
+    def test_one_event_more_is_beside_all_others(self):
+        accountant = account((PureEvent(0.1), 2))
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+        more = accountant.plus(PureEvent(0.2), 3)
+        assert more.groups() == {
+            (PureEvent(0.1), 2),
+            (PureEvent(0.2), 3),
+            (PoissonGaussianEvent(1.0, 0.1), 1),
+        }
+        assert len(accountant) == 3  # which is left as it was
 
     def test_calibrates_opacus_noise(self):
         noise = get_noise_multiplier(

@@ -127,6 +127,24 @@ class TestContent:
         assert "exact discrete noise" in texts[1]
         assert Certificate.from_ledger(system).guarantee is None
 
+    def test_one_release_with_floating_point_noise_spoils_the_lot(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1.0), noise="secure")
+        assert "low bits of floating-point" not in str(Certificate.from_ledger(ledger))
+        ledger.charge(GaussianEvent(1.0), noise="system")
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.noise == ("secure", "system")
+        assert "low bits of floating-point" in str(certificate)
+        assert len(certificate.excluded) == 4
+
+    def test_releases_are_counted_not_charges(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(4.0), count=3)
+        ledger.charge(GaussianEvent(4.0), count=2)
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.num_releases == 5
+        assert "5 release(s)" in str(certificate)
+
     def test_one_seeded_release_spoils_the_lot(self, ledger, double):
         GaussianMechanism(GDP(0.1), sensitivity=1.0).release(
             torch.zeros(2, **double), ledger=ledger

@@ -76,6 +76,33 @@ class TestCharging:
         with pytest.raises(BudgetExceededError):
             make_ledger(cap).charge(event, count=5)
 
+    @pytest.mark.parametrize(
+        ("cap", "event"),
+        [
+            (GDP(1.0), GaussianEvent(2.0)),
+            (RDP(8.0, 4.0), GaussianEvent(2.0)),
+            (PureDP(2.0), PureEvent(0.5)),
+        ],
+    )
+    def test_releases_charged_together_count_one_by_one(self, make_ledger, cap, event):
+        ledger = make_ledger(cap)
+        ledger.charge(event, count=3)
+        assert not ledger.allows(event, count=2)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(event, count=2)
+        ledger.charge(event)
+        assert not ledger.allows(event)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(event)
+        assert [entry.count for entry in ledger.entries] == [3, 1]
+
+    def test_a_charge_a_little_past_the_cap_is_refused(self, make_ledger):
+        ledger = make_ledger(PureDP(1.0))
+        ledger.charge(PureEvent(0.5))
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PureEvent(0.5 * (1 + 1e-6)))
+        ledger.charge(PureEvent(0.5))
+
     def test_a_smaller_charge_may_still_fit(self, make_ledger):
         ledger = make_ledger(PureDP(1.0))
         ledger.charge(PureEvent(0.9))
@@ -426,6 +453,13 @@ class TestFile:
         again.charge(GaussianEvent(2.0))
         assert len(ledger) == 2  # the first handle sees what the second charged
         assert again.path == str(path)
+
+    def test_reopened_it_counts_releases_charged_together(self, tmp_path):
+        Ledger(tmp_path / "l.db", PureDP(1.0)).charge(PureEvent(0.25), count=4)
+        again = Ledger(tmp_path / "l.db")
+        assert not again.allows(PureEvent(0.25))
+        with pytest.raises(BudgetExceededError):
+            again.charge(PureEvent(0.25))
 
     def test_another_cap_is_refused(self, tmp_path):
         Ledger(tmp_path / "l.db", cap=GDP(1.0))

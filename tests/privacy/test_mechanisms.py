@@ -399,6 +399,20 @@ class TestSubsampled:
         # Standard error below 0.004; a missing clip would be off by 7.
         assert torch.allclose(draws.mean(0), expected, atol=0.02)
 
+    @pytest.mark.parametrize(
+        "sampling", [{"sampling_rate": 1.0}, {"sample_size": 3, "num_records": 3}]
+    )
+    def test_a_record_counts_up_to_its_norm_and_no_more(self, sampling, double):
+        # The sensitivity itself: all records are taken and there is next to no noise.
+        mechanism = SubsampledGaussianMechanism(
+            noise_multiplier=1e-10, clip_norm=0.5, **sampling
+        )
+        for norm, counted in ((1e300, 0.5), (0.6, 0.5), (0.5, 0.5), (0.4, 0.4)):
+            rows = torch.zeros(3, 2, **double)
+            rows[1] = norm * torch.tensor([0.6, 0.8], **double)
+            released = mechanism.release(rows, ledger=PrivacyAccountant())
+            assert float(released.norm()) == pytest.approx(counted, rel=1e-8)
+
     def test_fixed_size_takes_exactly_that_many(self, double):
         mechanism = SubsampledGaussianMechanism(
             noise_multiplier=1e-6, clip_norm=1.0, sample_size=3, num_records=10

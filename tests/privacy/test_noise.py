@@ -84,6 +84,18 @@ class TestDistributions:
         counts = np.bincount(source.noisy_argmax([scores], 0.01).numpy(), minlength=3)
         assert stats.chisquare(counts).pvalue > 1e-3
 
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("place", [0, 3])
+    def test_argmax_of_a_partly_broken_row_is_uniform(self, source, double, bad, place):
+        # Its finite scores would decide, and those of other rows still do: whichever
+        # chunk of the candidates has the score that is not finite.
+        scores = torch.tensor([0.0, 1.0, 9.0, 0.0], **double).repeat(6000, 1)
+        scores[1:, place] = bad
+        chosen = source.noisy_argmax(scores.split(2, dim=-1), 0.01)
+        assert int(chosen[0]) == 2
+        counts = np.bincount(chosen[1:].numpy(), minlength=4)
+        assert stats.chisquare(counts).pvalue > 1e-3
+
 
 class TestSystemNoise:
     def test_tails_are_not_truncated(self, monkeypatch, double):
@@ -192,6 +204,15 @@ class TestSecureNoise:
         assert SecureNoise().add_gaussian(value, 1.0).abs().max() < 50
         scores = value.expand(50, 3)
         assert len(SecureNoise().noisy_argmax([scores], 1.0).unique()) > 1
+
+    def test_argmax_of_a_partly_broken_row_is_uniform(self, double):
+        # OpenDP cannot be seeded: this fails once in a million runs.
+        scores = torch.tensor([0.0, 9.0, math.nan], **double).repeat(3000, 1)
+        scores[0, 2] = 0.0
+        chosen = SecureNoise().noisy_argmax([scores], 0.01)
+        assert int(chosen[0]) == 1
+        counts = np.bincount(chosen[1:].numpy(), minlength=3)
+        assert stats.chisquare(counts).pvalue > 1e-6
 
     def test_costs_grow_with_a_coarser_grid(self):
         rho, epsilon = (
