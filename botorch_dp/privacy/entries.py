@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from botorch_dp._checks import check_choice, check_count
@@ -51,7 +52,8 @@ class LedgerEntry:
     condition: str | None = None
 
     def __post_init__(self) -> None:
-        _check_recordable(self.event, self.adjacency)
+        check_event(self.event, self.adjacency)
+        _check_recordable(self.event)
         object.__setattr__(self, "count", check_releases("count", self.count))
         check_choice("noise", self.noise, NOISE_NAMES)
         check_choice("unit", self.unit, UNITS)
@@ -127,7 +129,8 @@ def check_releases(name: str, count: int) -> int:
 def check_plan(releases: Iterable[tuple[PrivacyEvent, int]], adjacency: str) -> None:
     """Raise unless every event can be stated for this adjacency and written down."""
     for event, count in releases:
-        _check_recordable(event, adjacency)
+        check_event(event, adjacency)
+        _check_recordable(event)
         check_releases("count", count)
 
 
@@ -164,9 +167,9 @@ class PlannedReleases:
             self._gaussian -= count * event.gdp_mu**2
 
 
-def _check_recordable(event: PrivacyEvent, adjacency: str) -> None:
+@lru_cache(maxsize=4096)
+def _check_recordable(event: PrivacyEvent) -> None:
     """Raise unless the event can be read again, in this process and in any other."""
-    check_event(event, adjacency)
     try:
         again = PrivacyEvent.from_dict(json.loads(_dump(event.to_dict())))
     except (InvalidArgumentError, TypeError, ValueError):

@@ -19,7 +19,7 @@ References:
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -129,7 +129,7 @@ class PrivacyEvent:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain numbers, for JSON."""
-        return {"type": type(self).__name__, **asdict(self)}
+        return {"type": type(self).__name__, **vars(self)}
 
     @staticmethod
     def from_dict(state: dict[str, Any]) -> "PrivacyEvent":

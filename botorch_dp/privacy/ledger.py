@@ -12,9 +12,10 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from botorch_dp._checks import check_choice
 from botorch_dp.exceptions import InvalidArgumentError, LedgerError
@@ -32,9 +33,11 @@ from botorch_dp.privacy.entries import (
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
-from botorch_dp.privacy.stores import MemoryStore, SQLiteStore, start
+from botorch_dp.privacy.stores import Head, MemoryStore, SQLiteStore, start
+from botorch_dp.privacy.stores.sqlite import SQLiteTransaction
 
 DEFAULT_DELTA = 1e-5
+_Item: TypeAlias = LedgerEntry | LedgerPlan
 
 # One lock for all ledgers of a process: a fork waits for it, so that a child inherits
 # neither a lock that nobody will release nor an open connection.
@@ -237,13 +240,13 @@ class Ledger:
             with self._store.transaction() as transaction:
                 self._compose(transaction.read_after(self._head))
                 self._refuse_other_neighbours(adjacency, unit)
-                rows = [*self._plan_rows(releases, entry, fits_exactly), entry.to_row()]
-                head = self._head
-                for row in rows:
-                    head = head.then(row)
-                    transaction.append(row, head)
-            # Only what is committed is composed: a failed commit leaves no trace.
-            self._compose(rows)
+                items = [
+                    *self._plan_needed(releases, entry, fits_exactly),
+                    replace(entry, number=len(self._entries) + 1),
+                ]
+                heads = self._append(transaction, items)
+            # Only what is committed is taken in: a failed commit leaves no trace.
+            self._take(items, heads)
             return self._entries[-1]
 
     def reserve(
@@ -293,10 +296,9 @@ class Ledger:
             with self._store.transaction() as transaction:
                 self._compose(transaction.read_after(self._head))
                 self._refuse_other_neighbours(adjacency, unit)
-                rows = self._plan_rows(releases, plan, fits_exactly)
-                for row in rows:
-                    transaction.append(row, self._head.then(row))
-            self._compose(rows)
+                items = self._plan_needed(releases, plan, fits_exactly)
+                heads = self._append(transaction, items)
+            self._take(items, heads)
 
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
@@ -382,14 +384,14 @@ class Ledger:
                 return False
         return counter.fits_exactly(releases)
 
-    def _plan_rows(
-        self, releases: Releases, source: LedgerEntry | LedgerPlan, exactly: bool
-    ) -> list[str]:
-        """Return the row of a plan, if one has to be recorded, or refuse."""
+    def _plan_needed(
+        self, releases: Releases, source: _Item, exactly: bool
+    ) -> list[_Item]:
+        """Return the plan, if one has to be recorded, or refuse."""
         if self._counter is None:
             return []
         plan = self._counter.plan_needed(releases, source, exactly=exactly)
-        return [] if plan is None else [plan.to_row()]
+        return [] if plan is None else [plan]
 
     def _refuse_other_neighbours(self, adjacency: str, unit: str) -> None:
         """Raise if a charge is about other neighbours than those before."""
@@ -409,7 +411,7 @@ class Ledger:
                 "own ledger."
             )
 
-    def _first_row(self) -> LedgerEntry | LedgerPlan | None:
+    def _first_row(self) -> _Item | None:
         return self._entries[0] if self._entries else self._plan
 
     def _of_first_row(self, name: str) -> str | None:
@@ -423,6 +425,7 @@ class Ledger:
         self._compose(self._store.read_after(self._head))
 
     def _compose(self, rows: Iterable[str]) -> None:
+        """Take in rows that are in the store."""
         for row in rows:
             try:
                 item = read_row(row, number=len(self._entries) + 1)
@@ -430,6 +433,22 @@ class Ledger:
                 raise LedgerError(
                     f"Row {self._head.number + 1} of the ledger is damaged: {error!r}."
                 ) from error
+            self._take([item], [self._head.then(row)])
+
+    def _append(
+        self, transaction: MemoryStore | SQLiteTransaction, items: Sequence[_Item]
+    ) -> list[Head]:
+        """Append rows and return the heads of the chain after each."""
+        heads: list[Head] = []
+        for item in items:
+            row = item.to_row()
+            heads.append((heads[-1] if heads else self._head).then(row))
+            transaction.append(row, heads[-1])
+        return heads
+
+    def _take(self, items: Iterable[_Item], heads: Iterable[Head]) -> None:
+        """Take in charges and plans, with the heads of the chain after each."""
+        for item, head in zip(items, heads, strict=True):
             if isinstance(item, LedgerPlan):
                 self._plan = item
                 if self._counter is not None:
@@ -438,7 +457,7 @@ class Ledger:
                 self._entries.append(item)
                 if self._counter is not None:
                     self._counter.take_charge(item)
-            self._head = self._head.then(row)
+            self._head = head
 
     def _read_header(self, cap: Guarantee | None, filter: str | None) -> None:
         try:

@@ -244,7 +244,6 @@ class TestRefuses:
         [
             (GDP(1.0), {"secure": True}),  # discrete noise is not proven to be GDP
             (ApproxDP(10.0, 1e-5), {"mechanism": "classical"}),  # gives 10.39
-            (RDP(300.0, 0.5), {"mechanism": "laplace"}),
         ],
     )
     def test_a_client_that_could_never_answer(self, guarantee, kwargs):
