@@ -272,6 +272,13 @@ class LDPBO:
             guarantee = guarantee(user)
         return self._make_release(guarantee)
 
+    def _cost_of(self, num_users: int) -> OneAnswerEach:
+        """Return what the answers of the first users cost by the settings."""
+        cost, same_for_all = OneAnswerEach(), isinstance(self._guarantee, Guarantee)
+        for user in range(1, 1 + (min(num_users, 1) if same_for_all else num_users)):
+            self._release_of(user).charge(cost, size=self.x.shape[-1])
+        return cost
+
     def _record(self, noise_std: float) -> None:
         number = self.num_steps
         if number % self._stride:
@@ -386,8 +393,11 @@ class LDPBO:
                 f"state_dict is not one of {type(self).__name__}: {error!r}."
             ) from error
         self.server.load_state_dict(state["server"])
-        # Seeded noise goes on where it was, so that none is used twice.
         spent.merge(self._spent)
+        # What a state says of its costs may have been edited: answers cost no less than
+        # this optimizer's own.
+        spent.merge(self._cost_of(spent.num_users))
+        # Seeded noise goes on where it was, so that none is used twice.
         for _ in range(self.num_asked, spent.num_users):
             self._release_of(1).skip(self.x)
         self._spent, self._history, self._stride = spent, history, stride

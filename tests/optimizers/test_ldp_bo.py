@@ -260,6 +260,18 @@ class TestState:
         assert stream.seen == [11, 12]  # nobody answers twice
         assert opt.certificate().guarantee.mu == pytest.approx(5.0)
 
+    @pytest.mark.parametrize(
+        "guarantee", [GDP(1.0), lambda user: GDP(1.0 if user == 3 else 0.5)]
+    )
+    def test_a_state_edited_to_cheap_answers_certifies_the_true_cost(self, guarantee):
+        opt = make(guarantee=guarantee)
+        opt.run(Means(), 5, progress=False)
+        state = opt.state_dict()
+        state["spent"]["worst"] = [GaussianEvent(1e9).to_dict()]
+        other = make(guarantee=guarantee)
+        other.load_state_dict(state)
+        assert other.certificate().guarantee == opt.certificate().guarantee == GDP(1.0)
+
     def test_refuses_other_states(self):
         opt = make()
         opt.run(Means(), 5, progress=False)
