@@ -360,6 +360,53 @@ class TestExactly:
         assert read.tolist() == [*["01"] * 5, "2", "y"]
 
 
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def _refuse(self, *args):
+        raise RuntimeError("a private record")
+
+    __eq__ = __hash__ = __str__ = __repr__ = __float__ = __len__ = _refuse
+
+
+class HostileText(str):
+    """Text that does not want to be looked at."""
+
+    __slots__ = ()
+    strip = rstrip = lower = __str__ = Hostile._refuse
+
+
+class HostileSpan(datetime.timedelta):
+    """A duration that does not want to be converted."""
+
+    to_numpy = Hostile._refuse
+
+
+HOSTILE = {
+    "object": Hostile(),
+    "text": HostileText("1"),
+    "duration": HostileSpan(1),
+    "digits": "9" * 5000,
+    "early": datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cell", HOSTILE)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_reading_never_raises(name, cell):
+    training, cells = COLUMNS[name]
+    like = pd.DataFrame({"c": training})
+    column = np.empty(2, dtype=object)
+    column[0], column[1] = cells[0], HOSTILE[cell]
+    private = pd.DataFrame({"c": pd.Series(column, dtype=object)})
+    found = [
+        read_alike(part, part["c"], training=(like, training)).X["c"]
+        for part in (private[:1], private)
+    ]
+    assert repr(found[0].iloc[0]) == repr(found[1].iloc[0])
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "private_search.md"
 TRAIN, N, RNG = 500, 400, np.random.default_rng(0)
 TRUTH = RNG.random(TRAIN + N) < 0.5

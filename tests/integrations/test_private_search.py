@@ -272,6 +272,20 @@ class TestCosts:
         assert Constant.num_fits == before
         assert len(ledger) == 20
 
+    def test_fits_without_a_shared_ledger_are_not_counted_together(self):
+        """Each certifies its own cost, as the docstring says."""
+        space, data = {"level": Real(0.0, 1.0)}, private(0.5, n=99)
+        alone = [fitted(space, data, GDP(0.5)).certificate_ for _ in range(4)]
+        for certificate in alone:
+            assert certificate.guarantee.mu == pytest.approx(0.5)
+        ledger = Ledger()
+        for _ in range(4):
+            search = fitted(space, data, GDP(0.5), ledger=ledger)
+        assert search.certificate_.guarantee.mu == pytest.approx(1.0)
+        said = " ".join(PrivateSearch.__doc__.split())
+        assert "counts what its ledger was charged, and nothing else" in said
+        assert "no certificate states the total" in said
+
     @pytest.mark.parametrize("settings", [{"method": "stable"}, {}])
     def test_refused_before_anything_is_fitted(self, settings):
         ledger = Ledger(cap=ApproxDP(1.0, 1e-5))

@@ -112,7 +112,9 @@ def codes_in(categories: Any, reader: Reader, values: Cells) -> npt.NDArray[np.i
         reader: How cells were read.
         values: What it made of the cells.
     """
-    known = {category: code for code, category in enumerate(reader(categories)[0])}
+    known: dict[Any, int] = {}
+    for code, category in enumerate(reader(categories)[0]):
+        known.setdefault(category, code)
     is_range = hasattr(categories, "overlaps")  # intervals, in which numbers are
     codes = [_code(known, value, categories if is_range else None) for value in values]
     return np.array(codes, dtype=np.intp)
@@ -150,17 +152,19 @@ def _reader_of_objects(training: Cells, *, are_words: bool = False) -> Reader:
         # Other words are themselves: there may be many.
         if isinstance(said, float) or not are_words:
             _remember(known, said, cell)
-    if are_words:
-        other: Callable[[Any], Any] = word_of
-    elif there and all(isinstance(cell, bytes) for cell in there):
-        other = _bytes
-    elif there and all(is_truth(cell) for cell in there):
-        other = lambda said: gap  # noqa: E731
-    elif there and all(is_number(cell) or is_truth(cell) for cell in there):
-        other = lambda said: said if isinstance(said, float) else gap  # noqa: E731
-    else:
-        other = _whole_if_it_is
+    other = word_of if are_words else _other_objects(there, gap)
     return Reader(lambda cells: _objects(cells, known, other, gap), "")
+
+
+def _other_objects(there: list[Any], gap: Any) -> Callable[[Any], Any]:
+    """Return what becomes of a cell that says what no training cell does."""
+    if there and all(isinstance(cell, bytes) for cell in there):
+        return _bytes
+    if there and all(is_truth(cell) for cell in there):
+        return lambda said: gap
+    if there and all(is_number(cell) or is_truth(cell) for cell in there):
+        return lambda said: said if isinstance(said, float) else gap
+    return _whole_if_it_is
 
 
 def _remember(known: dict[Any, Any], said: Any, cell: Any) -> None:

@@ -69,6 +69,13 @@ def plain(cell: Any) -> Any:
         None if there is nothing; a float for numbers, truths, durations (their count)
         and for text that says one of them; other text; a timestamp; or the cell.
     """
+    try:
+        return _said(cell)
+    except Exception:  # an object may raise whatever is asked of it
+        return None
+
+
+def _said(cell: Any) -> Any:
     if isinstance(cell, np.ndarray) and cell.ndim == 0:
         cell = cell[()]
     if is_missing(cell):
@@ -101,13 +108,13 @@ def whole_of(cell: Any) -> int | None:
 
     All digits of it, which a float may not have.
     """
-    cell = _decoded(cell)
     try:
+        cell = _decoded(cell)
         if is_number(cell) and isinstance(cell, numbers.Integral):
             return int(cell)
         if isinstance(cell, str) and _WHOLE.fullmatch(cell.strip()):
             return int(cell)
-    except Exception:  # too many digits
+    except Exception:  # such as too many digits
         return None
     number = number_of(cell)
     return int(number) if math.isfinite(number) and number.is_integer() else None
@@ -174,6 +181,7 @@ def _decoded(cell: Any) -> Any:
 
 
 def _plain_text(text: str) -> float | str | None:
+    text = str(text).rstrip("\0")  # as numpy's text, which cannot end in zero bytes
     word = text.strip()
     if _NUMBER.fullmatch(word):
         return float(word) + 0.0  # no -0, which whole numbers do not have
@@ -184,8 +192,7 @@ def _plain_text(text: str) -> float | str | None:
             return _plain_number(complex(word))
         except ValueError:
             return text
-    # numpy's text does not end in zero bytes.
-    return _TRUTHS.get(word.lower(), str(text).rstrip("\0"))
+    return _TRUTHS.get(word.lower(), text)
 
 
 def _plain_number(cell: Any) -> Any:
