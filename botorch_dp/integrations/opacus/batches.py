@@ -38,6 +38,7 @@ class PoissonBatches(Sampler[list[int]]):
 
     Attributes:
         num_records: The number of records.
+        sample_rate: The probability.
         epochs_begun: How many epochs have begun.
         num_given: How many batches were drawn, and how many a loader gave.
         sizes: Of the batches of the last epoch that no step has followed yet, oldest
@@ -54,10 +55,10 @@ class PoissonBatches(Sampler[list[int]]):
         device: torch.device,
     ) -> None:
         self.num_records = num_records
+        self.sample_rate = sample_rate
         self.epochs_begun = 0
         self.num_given = 0
         self.sizes: deque[int] = deque()
-        self._sample_rate = sample_rate
         self._num_batches = num_batches
         self._noise_source = noise_source
         self._device = device
@@ -71,7 +72,7 @@ class PoissonBatches(Sampler[list[int]]):
         sizes = self.sizes = deque()
         for _ in range(self._num_batches):
             sample = self._noise_source.poisson_sample(
-                torch.Size([self.num_records]), self._sample_rate, self._device
+                torch.Size([self.num_records]), self.sample_rate, self._device
             )
             records = sample.nonzero().flatten().tolist()
             sizes.append(len(records))
@@ -102,8 +103,7 @@ def poisson_loader(
         batches: Which of them, and when.
     """
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
-    collate([data_loader.dataset[0]])  # what an empty batch looks like
-    return PoissonLoader(
+    loader = PoissonLoader(
         data_loader.dataset,
         batch_sampler=batches,
         collate_fn=collate,
@@ -115,6 +115,18 @@ def poisson_loader(
         prefetch_factor=data_loader.prefetch_factor,
         persistent_workers=data_loader.persistent_workers,
     )
+    read_record(loader, 0)  # what an empty batch looks like
+    return loader
+
+
+def read_record(data_loader: DataLoader[Any], number: int) -> Any:
+    """Return a batch of one record.
+
+    Args:
+        data_loader: Which reads it.
+        number: Its position in the data set.
+    """
+    return data_loader.collate_fn([data_loader.dataset[number]])
 
 
 def num_prefetched(data_loader: DataLoader[Any]) -> int:

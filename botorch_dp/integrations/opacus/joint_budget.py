@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from botorch_dp.integrations.opacus.batches import (
     check_loader,
     num_prefetched,
     poisson_loader,
+    read_record,
 )
 from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
@@ -208,7 +209,10 @@ class JointBudget:
         Opacus's ``BatchMemoryManager`` only, each of whose batches must have its step.
         The loss must be a sum or mean over records, all of which pass through every
         layer in the order of the batch, and learning rates and stopping must not follow
-        training losses.
+        training losses. Losses of torch that divide by the weights of classes, or by
+        the number of targets that are not ignored, are refused. With
+        ``sample_rate=1`` the first call of the module is preceded by calls with other
+        batch sizes, to see that every layer has the batch first.
 
         Args:
             module: The model to train, with parameters that do not depend on private
@@ -244,7 +248,7 @@ class JointBudget:
         )
         loader = poisson_loader(data_loader, batches)
         self.charge_run(noise=source.name)
-        passes = Passes(batches)
+        passes = Passes(batches, read=partial(read_record, loader))
         private_module = PrivateModule(
             module, loss_reduction=loss_reduction, passes=passes
         )

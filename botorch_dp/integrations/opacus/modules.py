@@ -117,7 +117,7 @@ class FixedState:
             if tensor is not first or tensor._version != version:
                 return name
             # Writing through .data makes no version: only values tell.
-            if name in self._values and not _is_equal(tensor, self._values[name]):
+            if name in self._values and not is_equal(tensor, self._values[name]):
                 return name
         return None
 
@@ -126,7 +126,8 @@ class FixedState:
         yield from self._module.named_parameters()
 
 
-def _is_equal(a: Tensor, b: Tensor) -> bool:
+def is_equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are the same, in what is not a number, too."""
     if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return False
     if a.layout != torch.strided:

@@ -204,6 +204,7 @@ class BudgetedOptimizer(DPOptimizer):
             before = self._sums.get(parameter)
             self._sums[parameter] = total if before is None else before + total
             parameter.grad_sample = None  # counted once
+        self._passes.num_added = self._num_rows
 
     def add_noise(self) -> None:
         """Turn the sums of clipped gradients into what a step may follow."""
@@ -330,7 +331,7 @@ class BudgetedOptimizer(DPOptimizer):
 
     def _forget_sums(self) -> None:
         self._sums.clear()
-        self._num_rows = 0
+        self._num_rows = self._passes.num_added = 0
         self._is_last_step_skipped = False
 
     def _parameters(self) -> list[Any]:
