@@ -141,7 +141,7 @@ class TestPlanArguments:
             ({"guarantee": PureDP(1.0)}, "guarantee must be one that Gaussian"),
             ({"guarantee": 1.0}, "guarantee must be a GDP"),
             ({"guarantee": GDP(1.0)}, r"ApproxDP or an RDP.*GDP\(mu=1\)"),
-            ({"guarantee": RDP(2000.0, 1.0)}, "guarantee cannot be met"),
+            ({"guarantee": RDP(2000.0, 1e-10)}, "guarantee cannot be met"),
             ({"num_runs": 0}, "num_runs must be a whole number"),
             ({"steps_per_run": 1.5}, "steps_per_run must be a whole number"),
             ({"sample_rate": 0.0}, "sample_rate must be a finite number above 0"),
@@ -167,6 +167,13 @@ class TestPlanArguments:
         }
         with pytest.raises(InvalidArgumentError, match=match):
             JointBudget(**arguments)
+
+    def test_orders_beyond_the_grid_count_as_no_sampling(self):
+        budget = JointBudget(
+            RDP(2000.0, 1.0), num_runs=2, sample_rate=0.5, steps_per_run=2
+        )
+        unsampled = 2000.0 * 4 / (2 * budget.noise_multiplier**2)
+        assert 0.4 < unsampled < 1.0
 
     def test_accountant_of_no_run(self):
         with pytest.raises(InvalidArgumentError, match="num_runs must be a whole"):
