@@ -35,6 +35,10 @@ class TestTriple:
     def test_nothing(self):
         assert triple(0) == 0
 
+    def test_interrupted(self):
+        if triple(1) != 3:
+            raise KeyboardInterrupt
+
     def test_in_time(self):
         time.sleep(60 if triple(1) != 3 else 0)
 
@@ -55,6 +59,7 @@ def mutant(name, old, new, *tests, file="botorch_dp/__init__.py"):
 MUTANTS = [
     mutant("found", "2 * x", "3 * x", "::test_double"),
     mutant("found-by-one-of-two", "3 * x", "3 + x", "::TestTriple::test_nothing"),
+    mutant("found-by-accident", "3 * x", "4 * x", "::TestTriple::test_interrupted"),
     mutant("unnoticed", "3 * x", "4 * x", "::TestTriple::test_nothing"),
     mutant("endless", "3 * x", "4 * x", "::TestTriple::test_in_time"),
     mutant("no-import", "def double", "def double2", "::test_double"),
@@ -95,6 +100,7 @@ def test_all_kinds(run, tmp_path):
     assert "caught" in said_of("found", text)
     assert "test_it.py::test_double[1]" in said_of("found", text)
     assert "caught" in said_of("found-by-one-of-two", text)
+    assert "caught" in said_of("found-by-accident", text)
     assert "SURVIVED" in said_of("unnoticed", text)
     assert "TIMED OUT" in said_of("endless", text)
     assert "STALE" in said_of("no-import", text)  # no test has seen the break
@@ -108,7 +114,7 @@ def test_all_kinds(run, tmp_path):
     ):
         assert "mutant is stale" in said_of(name, text)
         assert why in said_of(name, text)
-    assert "2 of 11 caught" in text
+    assert "3 of 12 caught" in text
     assert (tmp_path / "botorch_dp" / "__init__.py").read_text() == CODE
     assert {path.name for path in tmp_path.iterdir()} == {
         "botorch_dp",
@@ -120,7 +126,7 @@ def test_all_kinds(run, tmp_path):
 def test_some_that_are_caught(run):
     code, text = run("--only", "found*")
     assert code == 0
-    assert "2 of 2 caught" in text
+    assert "3 of 3 caught" in text
     code, text = run("--only", "lost")
     assert code == 1
     assert "There is no mutant 'lost'" in text
@@ -129,7 +135,7 @@ def test_some_that_are_caught(run):
 def test_without_running_anything(run):
     code, text = run("--check")
     assert code == 1
-    assert "11 mutants, 4 stale" in text
+    assert "12 mutants, 4 stale" in text
     assert run("--check", "--only", "found", "unnoticed")[0] == 0
     code, text = run("--list", "--only", "found")
     assert (code, text) == (0, "found  (botorch_dp/__init__.py)\n")

@@ -228,6 +228,7 @@ class _Plugin:
     def __init__(self, tests: Sequence[str]) -> None:
         self.tests = tests
         self.outcome = Outcome()
+        self.last: str | None = None  # the test that has begun last
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         ids = [item.nodeid for item in items]
@@ -239,6 +240,14 @@ class _Plugin:
             for item in items
             if any(_is_in(item.nodeid, test) for test in self.tests)
         ]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.last = nodeid
+
+    def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
+        # Some tests interrupt on purpose; Pytest's own interruptions are subclasses.
+        if excinfo.type is KeyboardInterrupt and self.last is not None:
+            self.outcome.failed.append(self.last)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -276,7 +285,8 @@ def _test(folder: Path, tests: Sequence[str], options: Sequence[str]) -> Outcome
     arguments = ["-q", *plugins, "--hypothesis-seed=0", *options, *files]
     code = pytest.main(arguments, plugins=[plugin])
     outcome = plugin.outcome
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+    ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if code not in ended and not outcome.failed:
         outcome.errors.append(f"pytest ended with {code!r}")
     imported = getattr(sys.modules.get(COPIED[0]), "__file__", None)
     if imported is None or not Path(imported).is_relative_to(folder):

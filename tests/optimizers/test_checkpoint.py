@@ -94,6 +94,7 @@ class TestState:
             second.load_state_dict(first.state_dict())
         assert_equal(second.state_dict(), before)
         assert second.history == ()
+        assert len(second.ledger) == 0  # not even the one that would fit
 
     @pytest.mark.parametrize(
         "damage",

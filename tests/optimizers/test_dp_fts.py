@@ -228,4 +228,7 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="got a list") as raised:
             opt.tell([[0.777] * 3] * N)
         assert "777" not in str(raised.value)
+        with pytest.raises(InvalidArgumentError, match="of shape") as raised:
+            opt.tell(torch.full((N, 1), 0.777, **DOUBLE))
+        assert "777" not in str(raised.value)
         assert len(opt.server.ledger) == 0

@@ -193,6 +193,20 @@ class TestHostileRecords:
         assert attacked.isfinite().all()
         assert (attacked - clean).norm() <= 2 * bound / n * (1 + 1e-9)
 
+    def test_sums_round_less_than_one_record_counts(self):
+        # With gradients in single precision, too, whose sum near 12,000 would be a
+        # multiple of 0.001 there.
+        n, bound, single = 50_000, 0.3, {"dtype": torch.float32, "device": CPU}
+        slopes = 0.1 + 0.3 * torch.rand(n, generator=seeded(), **single)
+        for index in range(5):
+            means = []
+            for slope in (-9.0, 9.0):
+                opt = make(d=1, n=n, clip_norm=bound, bounds=unit_box(1, **single))
+                slopes[index] = slope
+                means.append(released_mean(opt, slopes.unsqueeze(-1) * opt.ask().mT))
+            moved = float((means[1] - means[0]).abs())
+            assert 1.999 * bound / n < moved <= opt._mechanism.sensitivity
+
     def test_silently(self, recwarn):
         problem = Quadratics(n=50)
         opt = make(n=50, clip_norm=0.3)

@@ -385,3 +385,6 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="got a list") as raised:
             server().release([[0.777] * M] * N)
         assert "777" not in str(raised.value)
+        with pytest.raises(InvalidArgumentError, match="of shape") as raised:
+            server().release(torch.full((N, M + 1), 0.777, **DOUBLE))
+        assert "777" not in str(raised.value)

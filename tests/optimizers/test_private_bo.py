@@ -287,6 +287,40 @@ class TestStable:
         assert worst <= epsilon
         assert worst > epsilon / 4  # not wastefully far from it
 
+    @pytest.mark.parametrize("method", ["evaluated", "per-record", "linear"])
+    @pytest.mark.parametrize("what", ["point", "both"])
+    def test_the_choice_has_noise_for_its_sensitivity(self, monkeypatch, method, what):
+        # 2 Delta / epsilon, with Delta = R/n, or |w|_1 R/n for the worst candidate.
+        n, T, noise_variance, scales = 10, 5, 1e-3, []
+        choose = SeededNoise.noisy_argmax
+
+        def noisy_argmax(self, private_chunks, scale):
+            scales.append(scale)
+            return choose(self, private_chunks, scale)
+
+        monkeypatch.setattr(SeededNoise, "noisy_argmax", noisy_argmax)
+        opt = make(
+            n=n,
+            num_steps=T,
+            what=what,
+            scoring=method,
+            noise_variance=noise_variance,
+            loss_range=(-1.0, 3.0),
+        )
+        asked = []
+
+        def problem(X):
+            asked.append(X)
+            return Bowls(n=n)(X)
+
+        opt.run(problem, progress=False)
+        X, points = opt.coordinates.to_search(torch.cat(asked)), opt.search_candidates
+        K = opt.kernel(X).to_dense() + noise_variance * torch.eye(T, **DOUBLE)
+        weights = torch.linalg.solve(K, opt.kernel(X, points).to_dense())  # T x N
+        largest = weights.abs().sum(dim=0).max() if method == "linear" else 1.0
+        epsilon = 1.0 if what == "point" else 0.5
+        assert scales == pytest.approx([2 * float(largest) * 4.0 / n / epsilon])
+
     def test_the_value_is_audited(self):
         # All losses at one end of the range or, of one record, at the other. Half of
         # the budget is the value's; 400 runs refute a claim of half of that.

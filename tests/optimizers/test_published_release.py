@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from botorch_dp import ApproxDP, Ledger, PrivateBO, PureDP
+from botorch_dp import ApproxDP, Certificate, Ledger, PrivateBO, PureDP
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -464,6 +464,15 @@ class TestCertificate:
             assert words in text
         assert "lipschitz=0.5" in text
         assert "GP-ASSUMPTION" not in text
+
+    @pytest.mark.parametrize("release", RELEASES)
+    def test_of_the_ledger_alone(self, release):
+        # Whoever else certifies what this ledger was charged has no other source.
+        opt = make(release)
+        run(opt)
+        text = str(Certificate.from_ledger(opt.ledger))
+        assert "NOT worst case: some releases hold assuming" in text
+        assert "worst case over all" not in text
 
     def test_of_a_stable_release(self):
         opt = PrivateBO(

@@ -339,6 +339,16 @@ class TestInformationGain:
             assert value == gain.bound
             assert gain.bound <= gain.one_by_one
 
+    @pytest.mark.parametrize("noise_variance", [0.01, 0.3])
+    def test_where_a_greedy_choice_is_not_the_best(self, noise_variance):
+        # The first candidate varies most, but tells much of what the others would.
+        K = torch.tensor([[1.01, 0.7, 0.7], [0.7, 1.0, 0.0], [0.7, 0.0, 1.0]], **DOUBLE)
+        exact = brute_force_gain(K, 2, noise_variance)
+        gain = information_gain(K, num_steps=2, noise_variance=noise_variance)
+        assert gain.greedy < 0.99 * exact
+        assert min(gain.design, gain.submodular, gain.greedy_ratio) >= exact
+        assert gain.bound >= exact
+
     def test_exact_cases(self):
         # One step; one candidate, T times; independent candidates, once each.
         K = torch.tensor([[2.0, 0.5], [0.5, 1.0]], **DOUBLE)
