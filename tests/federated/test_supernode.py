@@ -182,6 +182,7 @@ def test_copies_draw_different_numbers(worker_of, tmp_path):
         descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
         os.write(descriptor, f"{drawn[0]} {drawn[1]}\n".encode())
 
+    np.random.random()  # the state that copies would share exists before the first
     worker_of(run).give("a", "b", "c")
     found = [line.split() for line in lines(path, 3)]
     assert len({first for first, _ in found}) == 3
