@@ -12,11 +12,11 @@ References:
         ``RDP`` gives here. Its Laplace noise needs the L1 sensitivity.
     .. [Hsu2012tail] D. Hsu, S. Kakade and T. Zhang. A Tail Inequality for Quadratic
         Forms of Subgaussian Random Vectors. Electronic Communications in Probability,
-        2012. Theorem 2.1.
+        2012. Its theorem, with the identity for A.
     .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete Gaussian
-        for Differential Privacy. NeurIPS 2020. Lemma 8: it is subgaussian.
+        for Differential Privacy. NeurIPS 2020. It is subgaussian.
     .. [Bakry2014markov] D. Bakry, I. Gentil and M. Ledoux. Analysis and Geometry of
-        Markov Diffusion Operators. 2014. Proposition 4.4.2.
+        Markov Diffusion Operators. 2014. Section 4.4, on exponential tails.
 """
 
 import math
