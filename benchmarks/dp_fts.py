@@ -603,7 +603,8 @@ def flower() -> list[Row]:
     A superlink, four supernodes, M = 100, P = 2, eight rounds. Each message is answered
     in a copy of a process that has torch loaded. A round waits for 30 seconds at most;
     an agent that was killed is waited for until Flower knows that it is gone. Bytes as
-    Flower counts them, of all agents together.
+    Flower counts them, of all agents together. Measured while other programs kept both
+    cores of the machine busy.
     """
     rows = []
     for tls, kill in ((False, False), (True, False), (False, True)):
