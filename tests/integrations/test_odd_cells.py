@@ -268,6 +268,7 @@ TEXTS = {
     "times with a zone": DAYS,
     "categories of times": DAYS,
     "periods": DAYS,
+    "categories of intervals": ["1.0", "2", "3e0"],
 }
 
 
@@ -323,21 +324,23 @@ class TestExactly:
 
     def test_zero_has_no_sign(self):
         """Whole numbers have no -0, and a column of them may become one of floats."""
+        assert not np.signbit([plain(cell) for cell in ("-0", -0.0, "-0.0")]).any()
         like = np.array([[1.5], [2.0]])
         for private in ([[-0.0]], np.array([[-0.0]]), np.array([["-0.0"]]), [["-0"]]):
             read = read_alike(private, None, training=(like, None)).X
             assert not np.signbit(read[0, 0])
 
-    def test_numbers_as_times(self):
+    @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+    @pytest.mark.parametrize("make", [int, float, str])
+    def test_numbers_as_times(self, zone, make):
         """Digits of a year, a day or a second, as pandas reads the same text."""
-        like = pd.DataFrame({"c": pd.Series(STAMPS)})
-        years = {2020: "2020-01-01", 20201231: "2020-12-31", 5: None, 1577836800: None}
-        for make in (int, float, str):
-            private = pd.DataFrame({"c": objects([make(cell) for cell in years])})
-            read = read_alike(private, None, training=(like, None)).X["c"]
-            expected = [pd.Timestamp(day) if day else pd.NaT for day in years.values()]
-            assert read.isna().tolist() == [day is pd.NaT for day in expected]
-            assert read[:2].tolist() == expected[:2]
+        like = pd.DataFrame({"c": pd.Series(STAMPS).dt.tz_localize(zone)})
+        days = {2020: "2020-01-01", 20201231: "2020-12-31", 5: None, 1577836800: None}
+        private = pd.DataFrame({"c": objects([make(cell) for cell in days])})
+        read = read_alike(private, None, training=(like, None)).X["c"]
+        expected = [pd.Timestamp(day, tz=zone) for day in days.values() if day]
+        assert read[:2].tolist() == expected
+        assert read[2:].isna().all()
 
     def test_whole_numbers_keep_their_digits(self):
         like = np.array([[2**53], [2**53 + 1]])
