@@ -95,7 +95,7 @@ def said_of(name, text):
 
 
 def test_all_kinds(run, tmp_path):
-    code, text = run("--timeout", "5", "--jobs", "3")
+    code, text = run("--timeout", "10", "--jobs", "3")
     assert code == 1
     assert "caught" in said_of("found", text)
     assert "test_it.py::test_double[1]" in said_of("found", text)
@@ -149,6 +149,7 @@ def test_without_running_anything(run):
         (mutant("same", "2 * x", "2 * x", "::test_double"), "changes nothing"),
         (mutant("untested", "2 * x", "3 * x"), "no tests"),
     ],
+    ids=["twice", "incomplete", "no change", "no tests"],
 )
 def test_bad_lists(run, tmp_path, text, match):
     (tmp_path / "bad.toml").write_text(text)

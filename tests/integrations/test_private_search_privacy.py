@@ -326,6 +326,18 @@ class TestParts:
         assert guarantee.mu == pytest.approx(0.5 * math.sqrt(0.1))
         assert search.certificate_.guarantee.mu == pytest.approx(0.5)
 
+    def test_the_score_is_what_was_released(self, monkeypatch):
+        class Fixed(methods_module.GaussianMechanism):
+            def release(self, private_value, *, ledger, batch_dims=0):
+                super().release(private_value, ledger=ledger, batch_dims=batch_dims)
+                return torch.full_like(private_value, 0.25)
+
+        monkeypatch.setattr(methods_module, "GaussianMechanism", Fixed)
+        search = search_of(
+            guarantee=GDP(0.5), loss_range=(-2.0, 3.0), num_steps=2, release_score=True
+        ).fit(*TRAIN, **private())
+        assert search.best_score_ == 1.75  # minus the loss 0.25 above the lower end
+
     def test_the_score_is_part_of_the_price(self):
         """A ledger that can pay for gradients and not for the score, too."""
         ledger = Ledger(cap=GDP(1.0))

@@ -378,10 +378,10 @@ def _outcome(one: _Running, timeout: float) -> Outcome | None:
     return outcome
 
 
-def preload() -> None:
+def preload(names: Iterable[str]) -> None:
     """Import what all tests need and no mutant changes."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in PRELOADED:
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # so that forks share the memory
@@ -444,8 +444,7 @@ def run(
     """
     start, missed = time.monotonic(), []
     fit = [mutant for mutant in mutants if mutant.name not in problems]
-    if root == ROOT:
-        preload()
+    preload(PRELOADED if root == ROOT else ["pytest"])
     with pristine_copy(root) as pristine:
         found = run_unbroken(fit, pristine, **how)
         _print_stale(found)
