@@ -161,8 +161,8 @@ class ChargingOptimizer(PrivateOptimizer):
                     f"{bool(self.secure)}"
                 )
             spent += check_count("count", charge["count"])
-            if not self._is_ours(charge["mechanism"], state["labels"]):
-                raise ValueError(f"a charge of another run, {charge['mechanism']!r}")
+            if charge["run"] not in state["labels"]:
+                raise ValueError(f"a charge of another run, {charge['run']!r}")
         self._left_of_plan(state["charges"])
         if not state["labels"] or not all(
             label.startswith(f"{self.name} ") for label in state["labels"]
@@ -170,10 +170,6 @@ class ChargingOptimizer(PrivateOptimizer):
             raise ValueError(f"labels {state['labels']!r}")
         if spent < self._num_due(len(state["history"])):
             raise ValueError(f"{len(state['history'])} steps, but only {spent} charges")
-
-    @staticmethod
-    def _is_ours(mechanism: str, labels: list[str]) -> bool:
-        return any(mechanism.endswith(f", {label}") for label in labels)
 
     def _num_due(self, num_steps: int) -> int:
         """Return how many charges so many steps must have made."""
@@ -207,6 +203,7 @@ class ChargingOptimizer(PrivateOptimizer):
                 adjacency=charge["adjacency"],
                 noise=charge["noise"],
                 unit=charge["unit"],
+                run=charge["run"],
                 condition=charge["condition"],
             )
 
@@ -214,11 +211,7 @@ class ChargingOptimizer(PrivateOptimizer):
         super()._restore(state)
         self._labels = [*state["labels"], *self._labels[-1:]]
         # Those that the state lacks, after a crash or a step back, are paid for, too.
-        ours = [
-            entry
-            for entry in self.ledger.entries
-            if self._is_ours(entry.mechanism, self._labels)
-        ]
+        ours = [entry for entry in self.ledger.entries if entry.run in self._labels]
         self._charges = state["charges"]
         self._charges += _difference(_charges_of(ours), state["charges"])
         self._num_charged = sum(charge["count"] for charge in self._charges)
@@ -299,6 +292,7 @@ def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
             "adjacency": entry.adjacency,
             "noise": entry.noise,
             "unit": entry.unit,
+            "run": entry.run,
             "condition": entry.condition,
         }
         for entry in entries
@@ -337,8 +331,9 @@ class RunLedger:
 
     def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
         """Record the cost, or raise and record nothing."""
-        labels["mechanism"] = f"{labels['mechanism']}, {self._run._labels[-1]}"
-        entry = self._run.ledger.charge(event, count=count, **labels)
+        entry = self._run.ledger.charge(
+            event, count=count, run=self._run._labels[-1], **labels
+        )
         # At once: a run interrupted before it draws has still paid.
         self._run._num_charged += count
         self._run._charges += _charges_of([entry])

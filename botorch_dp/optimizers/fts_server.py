@@ -307,11 +307,7 @@ class DPFTSServer:
         self._last = None if last is None else last.to(**self._tkwargs)
 
     def _num_charged(self, name: str) -> int:
-        return sum(
-            entry.count
-            for entry in self.ledger.entries
-            if entry.mechanism.endswith(f", {name}")
-        )
+        return sum(entry.count for entry in self.ledger.entries if entry.run == name)
 
     def _rehearse(self, numbers: range) -> None:
         """Draw the seeded noise of rounds that are over, so that none is used twice."""
@@ -332,10 +328,8 @@ class _InTheNameOf:
         server.ledger.charge(
             event,
             count=count,
-            mechanism=f"{labels['mechanism']}, {server._name}",
-            adjacency=labels["adjacency"],
-            noise=labels["noise"],
-            unit=labels["unit"],
+            run=server._name,
+            **labels,
         )
         # At once: a round that is interrupted before it draws is over, and paid for.
         server._num_broadcasts += count

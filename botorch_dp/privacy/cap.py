@@ -85,7 +85,8 @@ class CapCounter:
             self._refuse(releases, whole_plan=isinstance(source, LedgerPlan))
         if self._is_planned(releases) or not self.is_untouched:
             return None
-        if admitted and self._is_final and self._planned is None:
+        is_decided = self._filter_for(releases) is self._filter
+        if admitted and is_decided and self._planned is None:
             return None
         return LedgerPlan(
             time=source.time,
@@ -121,8 +122,11 @@ class CapCounter:
         return counter.spent(self._total + counter.total(releases))
 
     def _filter_for(self, releases: Releases) -> Filter:
-        if self._filter is not None and (self._is_final or self._num_charges):
-            return self._filter
+        current = self._filter
+        if current is not None:
+            spent = current.spent(self._total + current.total(releases))
+            if self._is_final or self._num_charges or spent.within(self.limit):
+                return current
         return make_filter(self.cap, suitable_filter(releases))
 
     def _refuse(self, releases: Releases, *, whole_plan: bool) -> None:
@@ -149,7 +153,7 @@ class CapCounter:
             f"The ledger has spent {before.unit}={before.amount:.8g} in "
             f"{self._num_charges} charge(s), this run would bring it to "
             f"{after.amount:.8g}, and its cap is {self.cap!r} ({counted}). Nothing was "
-            f"evaluated, recorded or drawn: {remedy}"
+            f"recorded or drawn: {remedy}"
         )
 
 

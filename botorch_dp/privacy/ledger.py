@@ -33,8 +33,9 @@ from botorch_dp.privacy.entries import (
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
-from botorch_dp.privacy.stores import Head, MemoryStore, SQLiteStore, start
-from botorch_dp.privacy.stores.sqlite import SQLiteTransaction
+from botorch_dp.privacy.stores.chain import Head, start
+from botorch_dp.privacy.stores.memory import MemoryStore
+from botorch_dp.privacy.stores.sqlite import SQLiteStore, SQLiteTransaction
 
 DEFAULT_DELTA = 1e-5
 _Item: TypeAlias = LedgerEntry | LedgerPlan

@@ -180,8 +180,7 @@ class TestState:
         charged = make(num_steps=4)
         steps(charged, Quadratics(), 1)
         state["charges"] = charged.state_dict()["charges"]
-        name, label = state["charges"][0]["mechanism"].split(", ")[0], first._labels[0]
-        state["charges"][0]["mechanism"] = f"{name}, {label}"
+        state["charges"][0]["run"] = first._labels[0]
         second = GIBO(unit_box(3), 200, 4)
         with pytest.raises(OptimizerStateError, match="not in the plan"):
             second.load_state_dict(state)

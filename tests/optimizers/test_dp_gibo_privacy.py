@@ -230,8 +230,8 @@ class TestHostileRecords:
 def public_parts(opt):
     state = opt.state_dict()
     for charge in state["charges"]:
-        del charge["mechanism"]  # names the run,
-    del state["labels"]  # at random
+        del charge["run"]  # a random name
+    del state["labels"]
     return state, opt.history, opt.result().certificate.to_json(), opt.x
 
 

@@ -747,7 +747,7 @@ class TestForgedStates:
         opt.run(Bowls(), progress=False)
         state = opt.state_dict()
         first = state["charges"][0]
-        first["mechanism"] = f"exponential assuming luck, {state['labels'][0]}"
+        first["condition"] = "luck"
         self.refuse(state, "another condition")
 
 

@@ -41,7 +41,7 @@ from botorch_dp.privacy import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.privacy.stores import sqlite as sqlite_store
-from botorch_dp.privacy.stores import start
+from botorch_dp.privacy.stores.chain import start
 
 FORK = multiprocessing.get_context("fork")
 

@@ -67,6 +67,7 @@ _ASSUMPTIONS = (
     "the tuning may be published",
     "what is told of a validation record depends on that record and on models from "
     "this budget's training runs alone",
+    "row i is the same validation record in every tell",
     "each training run takes its batches, gradients and noise as planned here",
     "all settings were chosen without the private data",
 )
