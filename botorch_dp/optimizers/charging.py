@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -32,8 +31,6 @@ from botorch_dp.privacy import (
     SeededNoise,
 )
 from botorch_dp.privacy.certificate import WORST_CASE
-from botorch_dp.privacy.entries import NOISE_NAMES
-from botorch_dp.privacy.events import check_event
 
 ASSUMPTIONS = (
     WORST_CASE,
@@ -153,14 +150,16 @@ class ChargingOptimizer(PrivateOptimizer):
         super()._check_state(state)
         spent = 0
         for charge in state["charges"]:
-            check_event(PrivacyEvent.from_dict(charge["event"]), charge["adjacency"])
-            check_choice("noise", charge["noise"], NOISE_NAMES)
+            event = PrivacyEvent.from_dict(charge["event"])
+            entry = LedgerEntry(number=1, time="", **{**charge, "event": event})
+            if entry.unit != "record":
+                raise ValueError(f"a charge that protects every {entry.unit}")
             if (charge["noise"] == SecureNoise.name) != bool(self.secure):
                 raise ValueError(
                     f"a charge with {charge['noise']} noise, where secure="
                     f"{bool(self.secure)}"
                 )
-            spent += check_count("count", charge["count"])
+            spent += entry.count
             if charge["run"] not in state["labels"]:
                 raise ValueError(f"a charge of another run, {charge['run']!r}")
         self._left_of_plan(state["charges"])
@@ -202,7 +201,6 @@ class ChargingOptimizer(PrivateOptimizer):
                 mechanism=charge["mechanism"],
                 adjacency=charge["adjacency"],
                 noise=charge["noise"],
-                unit=charge["unit"],
                 run=charge["run"],
                 condition=charge["condition"],
             )

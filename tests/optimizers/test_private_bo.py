@@ -580,7 +580,10 @@ class TestAdaptive:
             lambda state: state.update(released={"index": 10**6, "value": None}),
             lambda state: state["charges"][0].pop("adjacency"),
             lambda state: state["charges"][0].update(adjacency="anybody"),
-            lambda state: state["charges"][0].update(mechanism="gaussian, other run"),
+            lambda state: state["charges"][0].update(run="other run"),
+            lambda state: state["charges"][0].update(unit="agent"),
+            lambda state: state["charges"][0].update(mechanism=3),
+            lambda state: state["charges"][0].update(condition=3),
             lambda state: state.update(labels=[""]),
         ):
             state = opt.state_dict()
