@@ -228,7 +228,7 @@ def ledger() -> list[dict[str, object]]:
     return rows
 
 
-SECTIONS = (accounting, sampled, filters, ledger, noise, calibration, throughput)
+SECTIONS = (accounting, sampled, noise, calibration, throughput, filters, ledger)
 
 
 def main() -> None:
