@@ -31,6 +31,7 @@ from botorch_dp.privacy import (
     SeededNoise,
 )
 from botorch_dp.privacy.certificate import WORST_CASE
+from botorch_dp.privacy.entries import costs_the_same
 
 ASSUMPTIONS = (
     WORST_CASE,
@@ -134,7 +135,7 @@ class ChargingOptimizer(PrivateOptimizer):
         for charge in charges:
             event, count = PrivacyEvent.from_dict(charge["event"]), charge["count"]
             for index, (planned, available) in enumerate(left):
-                if _costs_the_same(planned, event):
+                if costs_the_same(planned, event):
                     paid = min(count, available)
                     left[index] = (planned, available - paid)
                     count -= paid
@@ -268,17 +269,6 @@ def mean_sensitivity(width: float, num_records: int) -> float:
     million records, along either dimension: at most n 2^-53. Not proven for any order.
     """
     return width / num_records * (1 + num_records * 2.0**-44)
-
-
-def _costs_the_same(first: PrivacyEvent, second: PrivacyEvent) -> bool:
-    """Return whether two events are equal up to rounding on another machine."""
-    ours, theirs = first.to_dict(), second.to_dict()
-    return ours.keys() == theirs.keys() and all(
-        math.isclose(value, theirs[key], rel_tol=1e-9)
-        if isinstance(value, float)
-        else value == theirs[key]
-        for key, value in ours.items()
-    )
 
 
 def _charges_of(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:

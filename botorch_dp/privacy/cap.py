@@ -48,10 +48,15 @@ class CapCounter:
         """Whether nothing has been seen that a plan could depend on."""
         return self._num_charges == 0
 
-    def admits(self, releases: Releases) -> bool:
-        """Return whether these fit, however they were chosen."""
+    def admits(self, releases: Releases, *, replan: bool = False) -> bool:
+        """Return whether these fit, however they were chosen.
+
+        Args:
+            releases: What is charged or reserved.
+            replan: Whether a plan of which nothing was charged may be replaced.
+        """
         return self._is_planned(releases) or (
-            (self._planned is None or self.is_untouched)
+            (self._planned is None or (replan and self.is_untouched))
             and self._filtered(releases).within(self.limit)
         )
 
@@ -68,7 +73,12 @@ class CapCounter:
         return self._filtered(releases)
 
     def plan_needed(
-        self, releases: Releases, source: LedgerEntry | LedgerPlan, *, exactly: bool
+        self,
+        releases: Releases,
+        source: LedgerEntry | LedgerPlan,
+        *,
+        exactly: bool,
+        other_neighbours: bool = False,
     ) -> LedgerPlan | None:
         """Return the plan to record before a charge or for a reservation, or refuse.
 
@@ -76,14 +86,21 @@ class CapCounter:
             releases: What is charged or reserved.
             source: The charge or reservation.
             exactly: Whether the releases fit by exact accounting.
+            other_neighbours: Whether the plan so far is for other neighbours.
 
         Raises:
             BudgetExceededError: If they do not fit.
         """
-        admitted = self.admits(releases)
-        if not admitted and not (exactly and self.is_untouched):
-            self._refuse(releases, whole_plan=isinstance(source, LedgerPlan))
-        if self._is_planned(releases) or not self.is_untouched:
+        replan = isinstance(source, LedgerPlan)
+        may_plan = self.is_untouched and (replan or self._planned is None)
+        admitted = self.admits(releases, replan=replan)
+        if not admitted and not (exactly and may_plan):
+            self._refuse(releases, whole_plan=replan)
+        if self._is_planned(releases):
+            if not other_neighbours:
+                return None
+            admitted = False  # the same plan, for others
+        if not self.is_untouched:
             return None
         is_decided = self._filter_for(releases) is self._filter
         if admitted and is_decided and self._planned is None:
@@ -123,15 +140,20 @@ class CapCounter:
 
     def _filter_for(self, releases: Releases) -> Filter:
         current = self._filter
-        if current is not None:
-            spent = current.spent(self._total + current.total(releases))
-            if self._is_final or self._num_charges or spent.within(self.limit):
-                return current
+        if current is not None and (self._is_final or self._num_charges):
+            return current
+        # An earlier reservation's, as long as it serves.
+        if (
+            current is not None
+            and self._planned is None
+            and current.spent(current.total(releases)).within(self.limit)
+        ):
+            return current
         return make_filter(self.cap, suitable_filter(releases))
 
     def _refuse(self, releases: Releases, *, whole_plan: bool) -> None:
         asked = ", ".join(f"{count} x {event!r}" for event, count in releases)
-        if self._planned is not None and not self.is_untouched:
+        if self._planned is not None and not (whole_plan and self.is_untouched):
             raise BudgetExceededError(
                 f"{asked} would pass the cap {self.cap!r}: it is not part of what is "
                 "left of the plan that this ledger was committed to, and a further "
@@ -149,6 +171,12 @@ class CapCounter:
         remedy = "ask for a smaller guarantee, or plan a ledger with a larger cap."
         if math.isinf(after.amount):
             remedy = "its guarantee is of another kind, or of a larger delta."
+            if isinstance(self.cap, ApproxDP):
+                remedy = (
+                    f"the ledger's filter {self.filter!r} cannot count such releases, "
+                    "or too little of its delta is left for them. Make a ledger with "
+                    "another filter= for releases of several kinds."
+                )
         raise BudgetExceededError(
             f"The ledger has spent {before.unit}={before.amount:.8g} in "
             f"{self._num_charges} charge(s), this run would bring it to "

@@ -34,6 +34,8 @@ _EXCLUDED = (
     "sensitivities, bounds or hyperparameters that the caller chose by looking at the "
     "data",
     "rounding in the caller's own sums before the noise is added",
+    "releases whose noise or number was chosen after seeing others: of these the cap "
+    "of the ledger holds, not the epsilons of what happened",
     "other releases of the same data: this certificate counts what its ledger was "
     "charged, nothing else",
 )

@@ -126,12 +126,16 @@ def check_releases(name: str, count: int) -> int:
     return count
 
 
-def check_plan(releases: Iterable[tuple[PrivacyEvent, int]], adjacency: str) -> None:
-    """Raise unless every event can be stated for this adjacency and written down."""
+def check_plan(
+    releases: Iterable[tuple[PrivacyEvent, int]], adjacency: str
+) -> tuple[tuple[PrivacyEvent, int], ...]:
+    """Return a plan if it can be stated for this adjacency and written down."""
+    checked = []
     for event, count in releases:
         check_event(event, adjacency)
         _check_recordable(event)
-        check_releases("count", count)
+        checked.append((event, check_releases("count", count)))
+    return tuple(checked)
 
 
 class PlannedReleases:
@@ -150,21 +154,40 @@ class PlannedReleases:
         self._others: Counter[PrivacyEvent] = Counter()
         for event, count in releases:
             if event.gdp_mu is None:
-                self._others[event] += count
+                self._others[self._planned(event)] += count
 
     def covers(self, releases: Releases) -> bool:
         """Return whether all of these are left."""
         needed = PlannedReleases(releases)
         return needed._gaussian <= self._gaussian + self._slack and all(
-            self._others[event] >= count for event, count in needed._others.items()
+            self._others[self._planned(event)] >= count
+            for event, count in needed._others.items()
         )
 
     def take(self, event: PrivacyEvent, count: int) -> None:
         """Use up some of it."""
         if event.gdp_mu is None:
-            self._others[event] -= count
+            self._others[self._planned(event)] -= count
         else:
             self._gaussian -= count * event.gdp_mu**2
+
+    def _planned(self, event: PrivacyEvent) -> PrivacyEvent:
+        """Return the event of the plan that costs the same, or the event itself."""
+        if event in self._others:
+            return event
+        alike = (other for other in self._others if costs_the_same(other, event))
+        return next(alike, event)
+
+
+def costs_the_same(first: PrivacyEvent, second: PrivacyEvent) -> bool:
+    """Return whether two events are equal up to rounding on another machine."""
+    ours, theirs = first.to_dict(), second.to_dict()
+    return ours.keys() == theirs.keys() and all(
+        math.isclose(value, theirs[key], rel_tol=_ROUNDING)
+        if isinstance(value, float)
+        else value == theirs[key]
+        for key, value in ours.items()
+    )
 
 
 @lru_cache(maxsize=4096)

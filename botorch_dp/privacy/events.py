@@ -219,7 +219,7 @@ class LaplaceEvent(PrivacyEvent):
         """Return the Renyi divergence at any ``order`` above 1."""
         return curves.laplace_rdp(self.pure_epsilon, order)
 
-    def pld(self, interval: float) -> PLD:
+    def pld(self, interval: float) -> PLD | None:
         """Return dp-accounting's privacy loss distribution on a grid, rounded up."""
         return _laplace_pld(self.noise_multiplier, interval)
 
@@ -546,7 +546,9 @@ def _fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PL
 
 
 @lru_cache(maxsize=64)
-def _laplace_pld(noise_multiplier: float, interval: float) -> PLD:
+def _laplace_pld(noise_multiplier: float, interval: float) -> PLD | None:
+    if 1 / noise_multiplier > _LARGEST_EXPONENT:
+        return None
     return privacy_loss_distribution.from_laplace_mechanism(
         parameter=noise_multiplier, value_discretization_interval=interval
     )

@@ -175,7 +175,8 @@ class RenyiMixtureFilter(Filter):
         # is at most 1/n, because excess is at least one.
         ends = divergences - (log_delta + log_weights + np.log1p(excess)) / excess
         upper = float(ends.min())
-        loss = brentq(surplus, upper - math.log(len(ends)) - 1e-9, upper + 1e-9)
+        margin = 1e-9 * (1 + abs(upper))  # for rounding
+        loss = brentq(surplus, upper - math.log(len(ends)) - margin, upper + margin)
         loss = min(loss, pure)
         mixture = logsumexp(log_weights + excess * (loss - divergences))
         return max(0.0, loss + math.log1p(-math.exp(log_delta + float(mixture))))
@@ -227,7 +228,7 @@ def suitable_filter(plan: Iterable[tuple[PrivacyEvent, int]]) -> str:
 
 def _mixture_log_weights(cap: ApproxDP) -> FloatArray:
     """Return weights of the orders, from the cap alone."""
-    rho = curves.zcdp_rho(cap.epsilon, cap.delta)
+    rho = curves.gdp_mu(cap.epsilon, cap.delta) ** 2 / 2
     converted = (
         rho * RDP_ORDERS
         + np.log1p(-1 / RDP_ORDERS)

@@ -28,6 +28,7 @@ from botorch_dp.privacy.entries import (
     LedgerPlan,
     Releases,
     check_plan,
+    check_releases,
     read_row,
 )
 from botorch_dp.privacy.events import PrivacyEvent
@@ -179,12 +180,12 @@ class Ledger:
     @property
     def adjacency(self) -> str | None:
         """The adjacency of all charges, None while there are none."""
-        return self._of_first_row("adjacency")
+        return self._of_first_charge("adjacency")
 
     @property
     def unit(self) -> str | None:
         """Who all charges protect, None while there are none."""
-        return self._of_first_row("unit")
+        return self._of_first_charge("unit")
 
     def __len__(self) -> int:
         with _LOCK:
@@ -240,7 +241,7 @@ class Ledger:
         with _LOCK:
             with self._store.transaction() as transaction:
                 self._compose(transaction.read_after(self._head))
-                self._refuse_other_neighbours(adjacency, unit)
+                self._refuse_other_neighbours(entry)
                 items = [
                     *self._plan_needed(releases, entry, fits_exactly),
                     replace(entry, number=len(self._entries) + 1),
@@ -281,8 +282,9 @@ class Ledger:
             >>> ledger.plan.committed
             False
         """
-        releases = tuple(releases)
-        check_plan(releases, adjacency)
+        releases = check_plan(releases, adjacency)
+        if not releases:
+            return
         plan = LedgerPlan(
             time=_now(),
             releases=releases,
@@ -296,18 +298,20 @@ class Ledger:
         with _LOCK:
             with self._store.transaction() as transaction:
                 self._compose(transaction.read_after(self._head))
-                self._refuse_other_neighbours(adjacency, unit)
+                self._refuse_other_neighbours(plan)
                 items = self._plan_needed(releases, plan, fits_exactly)
                 heads = self._append(transaction, items)
             self._take(items, heads)
 
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
-        releases = ((event, count),)
+        releases = ((event, check_releases("count", count)),)
         with _LOCK:
             self._refresh()
             if self._counter is None or self._counter.admits(releases):
                 return True
+            if self._plan is not None and self._plan.committed:
+                return False
         return self._fits_exactly(releases)
 
     def accountant(self) -> PrivacyAccountant:
@@ -391,14 +395,26 @@ class Ledger:
         """Return the plan, if one has to be recorded, or refuse."""
         if self._counter is None:
             return []
-        plan = self._counter.plan_needed(releases, source, exactly=exactly)
+        neighbours = (source.adjacency, source.unit)
+        plan = self._counter.plan_needed(
+            releases,
+            source,
+            exactly=exactly,
+            other_neighbours=self._plan is not None
+            and (self._plan.adjacency, self._plan.unit) != neighbours,
+        )
         return [] if plan is None else [plan]
 
-    def _refuse_other_neighbours(self, adjacency: str, unit: str) -> None:
-        """Raise if a charge is about other neighbours than those before."""
-        first = self._first_row()
-        if first is None:
+    def _refuse_other_neighbours(self, item: _Item) -> None:
+        """Raise if a charge or plan is about other neighbours than those before."""
+        first: _Item
+        if self._entries:
+            first = self._entries[0]
+        elif isinstance(item, LedgerEntry) and self._plan and self._plan.committed:
+            first = self._plan
+        else:
             return
+        adjacency, unit = item.adjacency, item.unit
         if first.adjacency != adjacency:
             raise InvalidArgumentError(
                 f"adjacency must be {first.adjacency!r}, as of the charges "
@@ -412,14 +428,10 @@ class Ledger:
                 "own ledger."
             )
 
-    def _first_row(self) -> _Item | None:
-        return self._entries[0] if self._entries else self._plan
-
-    def _of_first_row(self, name: str) -> str | None:
+    def _of_first_charge(self, name: str) -> str | None:
         with _LOCK:
             self._refresh()
-            first = self._first_row()
-            return None if first is None else str(getattr(first, name))
+            return str(getattr(self._entries[0], name)) if self._entries else None
 
     def _refresh(self) -> None:
         """Compose what this process has not yet seen."""

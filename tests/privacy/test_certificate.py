@@ -99,6 +99,11 @@ class TestContent:
         text = str(Certificate.from_ledger(ledger))
         assert "counts what its ledger was charged, nothing else" in text
 
+    def test_says_what_holds_of_adaptive_releases(self, ledger):
+        assert "of these the cap of the ledger holds" in str(
+            Certificate.from_ledger(ledger)
+        )
+
     def test_not_private(self):
         certificate = Certificate.not_private("it peeks", parameters={"steps": 3})
         assert not certificate.private
@@ -135,7 +140,7 @@ class TestContent:
         certificate = Certificate.from_ledger(ledger)
         assert certificate.noise == ("secure", "system")
         assert "low bits of floating-point" in str(certificate)
-        assert len(certificate.excluded) == 5
+        assert len(certificate.excluded) == 6
 
     def test_releases_are_counted_not_charges(self):
         ledger = Ledger()

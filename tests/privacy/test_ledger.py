@@ -39,6 +39,7 @@ from botorch_dp.privacy import (
     PrivacyEvent,
     PureEvent,
     SubsampledGaussianMechanism,
+    ZCDPEvent,
 )
 from botorch_dp.privacy.stores import sqlite as sqlite_store
 from botorch_dp.privacy.stores.chain import start
@@ -285,7 +286,7 @@ class TestPlans:
         ledger.reserve([(self.EVENT, 30)], adjacency="zero_out", run="r")
         assert ledger.plan.committed
         assert ledger.plan.run == "r"
-        assert ledger.adjacency == "zero_out"
+        assert ledger.adjacency is None  # nothing was charged yet
         for _ in range(30):
             ledger.charge(self.EVENT, adjacency="zero_out")
         with pytest.raises(BudgetExceededError, match="committed"):
@@ -326,6 +327,83 @@ class TestPlans:
         assert again.plan == ledger.plan
         assert again.allows(self.EVENT, 20)
         assert not again.allows(self.EVENT, 21)
+
+    def test_before_the_first_charge_a_plan_may_be_replaced(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        ledger.reserve([(self.EVENT, 30)], adjacency="zero_out")
+        with pytest.raises(BudgetExceededError, match="committed"):
+            ledger.charge(GaussianEvent(100.0), adjacency="zero_out")
+        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
+            ledger.charge(GaussianEvent(100.0))
+        assert not ledger.allows(GaussianEvent(100.0))
+        ledger.reserve([(GaussianEvent(100.0), 1)])
+        assert not ledger.plan.committed
+        assert ledger.plan.adjacency == "replace_one"
+        ledger.charge(GaussianEvent(100.0))
+        assert ledger.filter == "gdp"
+
+    def test_the_same_plan_for_other_neighbours(self, make_ledger):
+        plan = [(PureEvent(0.05), 100)]  # only exact accounting shows that it fits
+        accountant = PrivacyAccountant()
+        accountant.compose(*plan[0])
+        ledger = make_ledger(ApproxDP(accountant.get_epsilon(1e-5) * 1.0001, 1e-5))
+        ledger.reserve(plan, adjacency="zero_out", unit="agent")
+        assert ledger.plan.committed
+        ledger.reserve(plan)
+        assert ledger.plan.committed
+        assert (ledger.plan.adjacency, ledger.plan.unit) == ("replace_one", "record")
+        ledger.charge(PureEvent(0.05), count=100)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PureEvent(0.05))
+
+    def test_a_plan_is_recognized_up_to_rounding(self, make_ledger, cap):
+        ledger = make_ledger(cap)
+        ledger.reserve([(self.EVENT, 30)], adjacency="zero_out")
+        rounded = PoissonGaussianEvent(1.0 * (1 + 3e-16), 0.1)
+        assert rounded != self.EVENT
+        assert not ledger.allows(PoissonGaussianEvent(1.0 - 1e-6, 0.1))
+        ledger.charge(rounded, count=20, adjacency="zero_out")
+        ledger.charge(self.EVENT, count=10, adjacency="zero_out")
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(rounded, adjacency="zero_out")
+
+    def test_nothing_is_no_plan(self, make_ledger):
+        ledger = make_ledger(ApproxDP(1.0, 1e-5))
+        ledger.reserve([])
+        assert ledger.plan is None
+
+    @pytest.mark.parametrize("filter", ["gdp", "renyi", "basic"])
+    @pytest.mark.parametrize(
+        ("event", "count"),
+        [
+            (GaussianEvent(1e-10), 1),
+            (PureEvent(1e10), 1),
+            (LaplaceEvent(1e-10), 2**53),
+            (ZCDPEvent(1e10), 2**53),
+        ],
+    )
+    def test_huge_costs_are_refused(self, filter, event, count):
+        ledger = Ledger(cap=ApproxDP(1.0, 1e-5), filter=filter)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(event, count=count)
+
+    @pytest.mark.parametrize("cap", [ApproxDP(1e-9, 1e-300), ApproxDP(700.0, 0.9)])
+    def test_odd_caps(self, cap):
+        ledger = Ledger(cap=cap, filter="renyi")
+        ledger.reserve([(PureEvent(1e-10), np.int64(1))])
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PureEvent(1e4))
+        with pytest.raises(InvalidArgumentError, match=r"count.*-5"):
+            ledger.allows(PureEvent(1e-9), -5)
+
+    def test_a_refusal_names_the_filter(self, make_ledger):
+        ledger = make_ledger(ApproxDP(8.0, 1e-4))
+        ledger.charge(GaussianEvent(10.0))
+        with pytest.raises(BudgetExceededError, match=r"filter 'gdp'.*another filter="):
+            ledger.reserve([(ZCDPEvent(0.01), 1)])
+        mixed = Ledger(cap=ApproxDP(8.0, 1e-4), filter="renyi")
+        mixed.charge(GaussianEvent(10.0))
+        mixed.reserve([(ZCDPEvent(0.01), 1)])
 
     def test_gaussian_releases_may_be_divided_otherwise(self, make_ledger):
         plan = [(self.EVENT, 30), (GaussianEvent(2.0), 1)]
