@@ -391,22 +391,35 @@ class TestPlans:
         ledger.charge(event, adjacency=adjacency)
         assert ledger.filter == name
 
+    def test_no_filter_is_chosen_after_something_was_seen(self, make_ledger):
+        cap = ApproxDP(1.0, 1e-5)
+        event = GaussianEvent(1 / ApproxDP(0.98, 1e-5).to_gdp().mu)
+        Ledger(cap=cap).charge(event)  # by the filter for Gaussian releases alone
+        ledger = make_ledger(cap)
+        ledger.charge(PureEvent(1e-6))
+        with pytest.raises(BudgetExceededError, match="Renyi filter"):
+            ledger.charge(event)
+        assert ledger.filter == "renyi"
+
     def test_a_cap_is_met_exactly_by_what_it_equals(self, make_ledger):
         make_ledger(ApproxDP(1.0, 1e-5)).charge(AssumedEvent(1.0, 1e-5))
 
-    def test_accounting_of_a_plan_does_not_hold_the_lock(self, tmp_path, monkeypatch):
-        ledger = Ledger(tmp_path / "l.db", ApproxDP(1.0, 1e-5))
+    def test_accounting_of_a_plan_does_not_hold_the_lock(
+        self, tmp_path, monkeypatch, cap
+    ):
+        ledger = Ledger(tmp_path / "l.db", cap)
         other = Ledger(tmp_path / "l.db")
         within = PrivacyAccountant.within
 
         def slowly(accountant, budget):
             assert other.charge(GaussianEvent(100.0), adjacency="zero_out")
-            return within(accountant, budget)
+            assert within(accountant, budget)  # it would have fitted
+            return True
 
         monkeypatch.setattr(PrivacyAccountant, "within", slowly)
         # Nothing had been charged when it began; now something has.
         with pytest.raises(BudgetExceededError):
-            ledger.charge(PoissonGaussianEvent(0.5, 0.5), adjacency="zero_out")
+            ledger.charge(self.EVENT, count=30, adjacency="zero_out")
         assert len(ledger) == 1
 
 
@@ -659,6 +672,11 @@ class TestReplacedFiles:
         ledger.charge(PureEvent(1.0))
         assert ledger.digest != before
         assert len(ledger.id) == 32
+
+    def test_a_digest_is_of_all_rows_before(self):
+        first, other = start("header").then("a"), start("header").then("b")
+        assert first.then("c").digest != other.then("c").digest
+        assert start("header").then("a").digest != start("other").then("a").digest
 
 
 class TestLinks:
