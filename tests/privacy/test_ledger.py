@@ -572,6 +572,18 @@ class TestFile:
         with pytest.raises(LedgerError, match="no folder"):
             Ledger(tmp_path / "missing" / "l.db")
 
+    def test_a_charge_holds_the_only_write_lock(self, tmp_path):
+        # From before it reads: who else has read then cannot charge what is left.
+        ledger = Ledger(tmp_path / "l.db")
+        with (
+            ledger._store.transaction(),
+            contextlib.closing(
+                sqlite3.connect(tmp_path / "l.db", timeout=0.0)
+            ) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+
     def test_locked_for_too_long(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sqlite_store, "_LOCK_TIMEOUT_SECONDS", 0.05)
         ledger = Ledger(tmp_path / "l.db")
@@ -744,6 +756,16 @@ class TestDamage:
         content[8192:8292] = b"\xff" * 100
         ledger_file.write_bytes(content)
         with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+        assert ledger_file.read_bytes() == bytes(content)
+
+    def test_a_page_that_does_not_add_up(self, ledger_file):
+        # All rows can be read, and the next one might overwrite some of them.
+        content = bytearray(ledger_file.read_bytes())
+        assert content[-4096] == 0x0D  # a leaf of a table
+        content[-4096 + 7] += 50  # unused bytes between rows
+        ledger_file.write_bytes(content)
+        with pytest.raises(LedgerError, match="so what was spent is not known"):
             Ledger(ledger_file)
         assert ledger_file.read_bytes() == bytes(content)
 
@@ -938,6 +960,7 @@ class TestProcesses:
         def child():
             try:
                 ledger.charge(GaussianEvent(1.0))
+                answer.put("charged")
             except LedgerError as error:
                 answer.put(str(error))
 
