@@ -267,7 +267,7 @@ class TestCosts:
         assert len(ledger) == 20
         assert search.certificate_.epsilons[1e-5] == pytest.approx(1.0)
         before = Constant.num_fits
-        with pytest.raises(BudgetExceededError, match="Nothing was evaluated"):
+        with pytest.raises(BudgetExceededError, match="this run would bring it to"):
             fitted(space, private(0.5, n=99), half, ledger=ledger)
         assert Constant.num_fits == before
         assert len(ledger) == 20

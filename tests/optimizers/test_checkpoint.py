@@ -134,6 +134,8 @@ class TestState:
             ({"adjacency": "zero_out"}, "not in the plan"),
             ({"count": 5}, "not in the plan"),
             ({"noise": "secure"}, "secure noise"),
+            ({"unit": "agent"}, "every agent"),
+            ({"run": "another"}, "another run"),
         ],
     )
     def test_charges_that_are_not_of_the_run(self, cls, damage, match):

@@ -417,7 +417,7 @@ class TestMisuse:
         ledger = Ledger(cap=GDP(1.0))
         make(ledger=ledger).run(Quadratics(), progress=False)
         opt = make(ledger=ledger)
-        with pytest.raises(BudgetExceededError, match="Nothing was evaluated"):
+        with pytest.raises(BudgetExceededError, match="this run would bring it to"):
             opt.ask()
         assert len(ledger) == 5
 

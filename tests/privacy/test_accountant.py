@@ -659,6 +659,23 @@ class TestOpacus:
             replaced.step(noise_multiplier=1.0, sample_rate=0.1)
         assert replaced.history == []
 
+    def test_units_do_not_mix(self):
+        accountant, other = PrivacyAccountant(), PrivacyAccountant()
+        accountant.charge(LaplaceEvent(1.0), unit="user")
+        other.load_state_dict(accountant.state_dict())
+        trained = PrivacyAccountant()
+        trained.step(noise_multiplier=1.0, sample_rate=0.1)  # of records
+        for before, adjacency in (
+            (accountant, "replace_one"),
+            (other, "replace_one"),
+            (trained, "zero_out"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=r"unit.*'agent'"):
+                before.charge(LaplaceEvent(1.0), adjacency=adjacency, unit="agent")
+            assert len(before) == 1
+        accountant.charge(LaplaceEvent(1.0), unit="user")
+        trained.charge(LaplaceEvent(1.0), adjacency="zero_out", unit="record")
+
     def test_a_saved_state_remembers_its_adjacency(self):
         accountant, other = PrivacyAccountant(), PrivacyAccountant()
         accountant.charge(LaplaceEvent(1.0), adjacency="zero_out")

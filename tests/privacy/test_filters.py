@@ -245,6 +245,14 @@ class TestAmounts:
         counter = RenyiMixtureFilter(CAP)
         assert counter.spent(counter.total([(PureEvent(0.5), 2)])).amount <= 1.0
 
+    def test_assumed_epsilons_are_added(self):
+        counter = RenyiMixtureFilter(CAP)
+        known = [(GaussianEvent(10.0), 1)]
+        before = counter.spent(counter.total(known)).amount
+        assumed = [*known, (AssumedEvent(0.1, 1e-8), 2)]
+        after = counter.spent(counter.total(assumed)).amount
+        assert after == pytest.approx(before + 0.2)
+
     def test_deltas_come_from_their_own_share(self):
         counter = RenyiMixtureFilter(CAP)
         fits = counter.spent(counter.total([(ApproxEvent(0.1, 4e-7), 1)])).amount

@@ -469,22 +469,35 @@ class TestPlans:
         ledger.charge(event, adjacency=adjacency)
         assert ledger.filter == name
 
+    def test_no_filter_is_chosen_after_something_was_seen(self, make_ledger):
+        cap = ApproxDP(1.0, 1e-5)
+        event = GaussianEvent(1 / ApproxDP(0.98, 1e-5).to_gdp().mu)
+        Ledger(cap=cap).charge(event)  # by the filter for Gaussian releases alone
+        ledger = make_ledger(cap)
+        ledger.charge(PureEvent(1e-6))
+        with pytest.raises(BudgetExceededError, match="Renyi filter"):
+            ledger.charge(event)
+        assert ledger.filter == "renyi"
+
     def test_a_cap_is_met_exactly_by_what_it_equals(self, make_ledger):
         make_ledger(ApproxDP(1.0, 1e-5)).charge(AssumedEvent(1.0, 1e-5))
 
-    def test_accounting_of_a_plan_does_not_hold_the_lock(self, tmp_path, monkeypatch):
-        ledger = Ledger(tmp_path / "l.db", ApproxDP(1.0, 1e-5))
+    def test_accounting_of_a_plan_does_not_hold_the_lock(
+        self, tmp_path, monkeypatch, cap
+    ):
+        ledger = Ledger(tmp_path / "l.db", cap)
         other = Ledger(tmp_path / "l.db")
         within = PrivacyAccountant.within
 
         def slowly(accountant, budget):
             assert other.charge(GaussianEvent(100.0), adjacency="zero_out")
-            return within(accountant, budget)
+            assert within(accountant, budget)  # it would have fitted
+            return True
 
         monkeypatch.setattr(PrivacyAccountant, "within", slowly)
         # Nothing had been charged when it began; now something has.
         with pytest.raises(BudgetExceededError):
-            ledger.charge(PoissonGaussianEvent(0.5, 0.5), adjacency="zero_out")
+            ledger.charge(self.EVENT, count=30, adjacency="zero_out")
         assert len(ledger) == 1
 
 
@@ -637,6 +650,18 @@ class TestFile:
         with pytest.raises(LedgerError, match="no folder"):
             Ledger(tmp_path / "missing" / "l.db")
 
+    def test_a_charge_holds_the_only_write_lock(self, tmp_path):
+        # From before it reads: who else has read then cannot charge what is left.
+        ledger = Ledger(tmp_path / "l.db")
+        with (
+            ledger._store.transaction(),
+            contextlib.closing(
+                sqlite3.connect(tmp_path / "l.db", timeout=0.0)
+            ) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+
     def test_locked_for_too_long(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sqlite_store, "_LOCK_TIMEOUT_SECONDS", 0.05)
         ledger = Ledger(tmp_path / "l.db")
@@ -738,6 +763,11 @@ class TestReplacedFiles:
         assert ledger.digest != before
         assert len(ledger.id) == 32
 
+    def test_a_digest_is_of_all_rows_before(self):
+        first, other = start("header").then("a"), start("header").then("b")
+        assert first.then("c").digest != other.then("c").digest
+        assert start("header").then("a").digest != start("other").then("a").digest
+
 
 class TestLinks:
     def test_two_names_for_one_ledger(self, tmp_path):
@@ -804,6 +834,16 @@ class TestDamage:
         content[8192:8292] = b"\xff" * 100
         ledger_file.write_bytes(content)
         with pytest.raises(LedgerError, match="damaged"):
+            Ledger(ledger_file)
+        assert ledger_file.read_bytes() == bytes(content)
+
+    def test_a_page_that_does_not_add_up(self, ledger_file):
+        # All rows can be read, and the next one might overwrite some of them.
+        content = bytearray(ledger_file.read_bytes())
+        assert content[-4096] == 0x0D  # a leaf of a table
+        content[-4096 + 7] += 50  # unused bytes between rows
+        ledger_file.write_bytes(content)
+        with pytest.raises(LedgerError, match="so what was spent is not known"):
             Ledger(ledger_file)
         assert ledger_file.read_bytes() == bytes(content)
 
@@ -998,6 +1038,7 @@ class TestProcesses:
         def child():
             try:
                 ledger.charge(GaussianEvent(1.0))
+                answer.put("charged")
             except LedgerError as error:
                 answer.put(str(error))
 
