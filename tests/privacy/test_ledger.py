@@ -674,6 +674,18 @@ class TestFile:
         ledger.charge(GaussianEvent(1.0))
         assert len(ledger) == 1
 
+    def test_others_wait_from_the_first_read_of_a_charge(self, tmp_path):
+        # Not only from its write: two that have read the same would both fit.
+        ledger = Ledger(tmp_path / "l.db")
+        with contextlib.closing(
+            sqlite3.connect(tmp_path / "l.db", isolation_level=None, timeout=0)
+        ) as other:
+            with ledger._store.transaction() as transaction:
+                assert transaction.read_after(0) == []
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    other.execute("BEGIN IMMEDIATE")
+            other.execute("BEGIN IMMEDIATE")
+
 
 def append_text(connection, text):
     """Append a row with the right digest, as whoever knows the format could."""
