@@ -681,7 +681,7 @@ class TestFile:
             sqlite3.connect(tmp_path / "l.db", isolation_level=None, timeout=0)
         ) as other:
             with ledger._store.transaction() as transaction:
-                assert transaction.read_after(0) == []
+                assert transaction.read_after(ledger._head) == []
                 with pytest.raises(sqlite3.OperationalError, match="locked"):
                     other.execute("BEGIN IMMEDIATE")
             other.execute("BEGIN IMMEDIATE")
