@@ -127,7 +127,7 @@ class FixedState:
 
 
 def is_equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are the same, in what is not a number, too."""
+    """Return whether two tensors are the same, including what is not a number."""
     if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return False
     if a.layout != torch.strided:
