@@ -406,6 +406,11 @@ class TestZeroConcentrated:
         assert FixedSizeGaussianEvent(2.0, 1, 10).zcdp_rho == 0.125
 
 
+def test_nearly_all_records_cost_nearly_as_much_as_all():
+    nearly_all = FixedSizeGaussianEvent(2.0, 99, 100).rdp()
+    assert nearly_all[0] > 0.9 * GaussianEvent(2.0).rdp()[0]
+
+
 class TestMuBound:
     @pytest.mark.parametrize(
         ("event", "mu"),

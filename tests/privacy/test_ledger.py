@@ -140,6 +140,12 @@ class TestCharging:
         assert entry.time.endswith("+00:00")
         assert ledger.adjacency == "zero_out"
 
+    def test_reports_count_releases_one_by_one(self, make_ledger):
+        ledger = make_ledger()
+        ledger.charge(GaussianEvent(4.0), count=16)
+        assert ledger.accountant().to_gdp() == GDP(1.0)
+        assert ledger.spent(1e-5) == pytest.approx(GDP(1.0).epsilon(1e-5))
+
     def test_an_event_knows_its_adjacency(self, make_ledger):
         with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
             make_ledger().charge(PoissonGaussianEvent(1.0, 0.1))
