@@ -355,6 +355,18 @@ class TestState:
         second.load_state_dict(second.state_dict())
         assert second.num_broadcasts == 0
 
+    def test_a_run_that_has_spent_its_cap_can_be_loaded(self, tmp_path):
+        plan = PrivacyAccountant()
+        plan.compose(server().event(), 3)
+        cap = ApproxDP(plan.get_epsilon(1e-5) * 1.0001, 1e-5)
+        made = server(num_rounds=3, ledger=Ledger(tmp_path / "l.db", cap))
+        for _ in range(3):  # no more and no fewer: the plan is accounted for exactly
+            made.release(torch.ones(N, M, **DOUBLE))
+        resumed = server(num_rounds=3, ledger=Ledger(tmp_path / "l.db"))
+        resumed.load_state_dict(made.state_dict())
+        assert resumed.done
+        assert torch.equal(resumed.broadcast, made.broadcast)
+
 
 class TestRefuses:
     @pytest.mark.parametrize(
