@@ -193,8 +193,10 @@ class TestAmounts:
         for event, count in history:
             accountant.compose(event, count)
         counted = counter.spent(counter.total(history)).amount
-        # But for the grid of privacy loss distributions.
-        assert counted >= accountant.get_epsilon(CAP.delta) * (1 - 1e-4)
+        # Privacy loss distributions round the loss of every release up to a grid of
+        # about 1e-4 of the total, so what they report may exceed the truth by as much.
+        rounding = 1e-4 * sum(count for _, count in history)
+        assert counted >= accountant.get_epsilon(CAP.delta) * (1 - rounding)
 
     @given(HISTORIES, EVENTS, st.sampled_from(["gdp", "renyi", "basic"]))
     @settings(max_examples=60, deadline=None)
