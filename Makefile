@@ -40,9 +40,10 @@ tutorials: $(VENV)/.all  ## run every notebook, small
 docs: $(VENV)/.all  ## build the documentation into build/docs; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
-lint: $(VENV)/.all  ## check style and format (ruff), then types (mypy)
+lint: $(VENV)/.all  ## check style and format (ruff), who imports whom, then types (mypy)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: $(VENV)/.all  ## repair style and format
@@ -61,7 +62,7 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.imports
 
 federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds
-	@$(BIN)/python -m botorch_dp.federated.loopback
+	@$(BIN)/python -m examples.flower_on_one_machine.loopback
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

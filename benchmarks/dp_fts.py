@@ -38,19 +38,15 @@ from benchmarks._common import (
     seeded,
 )
 from benchmarks._naive_fts import NaiveAgent
+from benchmarks.problems import ActivityAgents, LandmineAgents
 from botorch_dp import PrivacyAccountant
-from botorch_dp.federated.local_federation import loopback
-from botorch_dp.federated.loopback import demo_settings
-from botorch_dp.optimizers.dp_fts import DPFTSDE, FTSDE, ThompsonSampling
-from botorch_dp.optimizers.federation import Federation
-from botorch_dp.optimizers.fts_accounting import published_privacy_loss
+from botorch_dp.optimizers.fts.accounting import published_privacy_loss
+from botorch_dp.optimizers.fts.federation import Federation
+from botorch_dp.optimizers.fts.simulation import DPFTSDE, FTSDE, ThompsonSampling
 from botorch_dp.privacy import PoissonGaussianEvent
-from botorch_dp.problems import (
-    ActivityAgents,
-    LandmineAgents,
-    PerturbedGPDraws,
-    TabulatedAgents,
-)
+from botorch_dp.problems import PerturbedGPDraws, TabulatedAgents
+from examples.flower_on_one_machine.local_federation import loopback
+from examples.flower_on_one_machine.loopback import demo_settings
 
 SEEDS = 20
 AT = (0, 5, 10, 20, 40)  # iterations at which regret is reported

@@ -33,17 +33,15 @@ from benchmarks._common import (
     seconds,
     seeded,
 )
-from botorch_dp import DPGIBO, GDP, GIBO, GPUCB, NoisyGradientDescent, RandomSearch
-from botorch_dp.privacy import clip_rows
-from botorch_dp.problems import (
+from benchmarks.problems import (
     GPLengthscales,
-    HuberRegression,
     NoisyObservations,
-    NormalLocation,
-    PerRecordProblem,
     SVMLengthscales,
     load_dataset,
 )
+from botorch_dp import DPGIBO, GDP, GIBO, GPUCB, NoisyGradientDescent, RandomSearch
+from botorch_dp.privacy import clip_rows
+from botorch_dp.problems import HuberRegression, NormalLocation, PerRecordProblem
 
 DOUBLE = {"dtype": torch.float64}
 MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, math.inf)

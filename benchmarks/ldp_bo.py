@@ -24,6 +24,13 @@ from torch import Tensor
 
 from benchmarks._common import Row, in_parallel, race, report, seeded
 from benchmarks._naive_ldp_bo import NaiveSWC
+from benchmarks.problems import (
+    CreditCardStream,
+    FriedmanStream,
+    OnlineNeuralNetwork,
+    SineStream,
+    UberStream,
+)
 from botorch_dp import DPGIBO, GDP, LDPBO, LDPSGD, RDP, ApproxDP, PureDP, StepSchedule
 from botorch_dp.exceptions import BotorchDPWarning
 from botorch_dp.models import (
@@ -33,23 +40,18 @@ from botorch_dp.models import (
     NystromSurrogate,
     RandomFeatureSurrogate,
 )
-from botorch_dp.models._covariances import default_gradient_kernel
-from botorch_dp.models.kernel_gradients import kernel_gradient
+from botorch_dp.models.kernels.covariances import default_gradient_kernel
+from botorch_dp.models.kernels.derivatives import kernel_gradient
 from botorch_dp.optimizers import OnlineBO, OnlineSGD
-from botorch_dp.optimizers.local_release import LocalRelease
-from botorch_dp.optimizers.step_schedules import PUBLISHED_SCHEDULE
+from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
+from botorch_dp.optimizers.ldp.step_sizes import PUBLISHED_SCHEDULE
 from botorch_dp.privacy import mallows_gradient_bound
 from botorch_dp.problems import (
-    CreditCardStream,
-    FriedmanStream,
     HuberRegression,
     LinearStream,
     LogisticStream,
-    OnlineNeuralNetwork,
     ReLUStream,
-    SineStream,
     StreamProblem,
-    UberStream,
     variance_floor,
 )
 

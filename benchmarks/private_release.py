@@ -46,9 +46,9 @@ from benchmarks._common import (
 from botorch_dp import ApproxDP, PrivateBO, PureDP
 from botorch_dp.exceptions import UselessReleaseWarning, WeakGuaranteeWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.models.dataset_kernel import sample_neighbours
-from botorch_dp.optimizers.information_gain import information_gain_bound
-from botorch_dp.optimizers.release_theory import (
+from botorch_dp.models.kernels.dataset_kernel import sample_neighbours
+from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
+from botorch_dp.optimizers.release.kusner.sensitivity import (
     CONSTANTS,
     kusner_point_release,
     kusner_value_release,

@@ -34,9 +34,9 @@ from sklearn.preprocessing import StandardScaler
 from torch.quasirandom import SobolEngine
 
 from benchmarks._common import RESULTS, Row, in_parallel, report, table
+from benchmarks.problems import load_dataset
 from botorch_dp import ApproxDP
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
-from botorch_dp.problems import load_dataset
 
 Data = tuple[Any, Any]
 EPSILONS = (0.5, 1.0, 3.0)

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from botorch_dp._lazy import lazy_imports
+from botorch_dp import _deprecated
+from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
     from botorch_dp.acquisition import (
@@ -72,6 +73,8 @@ __all__ = [
     "SubsampledGaussianMechanism",
     "optimal_design",
 ]
+
+_deprecated.install()
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_imports(__name__)

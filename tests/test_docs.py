@@ -75,8 +75,8 @@ def exporters():
     """Every package with ``__all__``, and every module at the top."""
     found = []
     for info in pkgutil.walk_packages(botorch_dp.__path__, "botorch_dp."):
-        if "._" in info.name:
-            continue
+        if "._" in info.name or info.name == "botorch_dp.privacy.mechanisms":
+            continue  # the room above exports what is in it
         if info.ispkg or info.name.count(".") == 1:
             found.append(info.name)
     return found
@@ -114,7 +114,6 @@ def test_the_first_api_page_lists_what_the_package_exports(api):
 def test_names_are_documented_where_users_import_them(api):
     assert ".. autoclass:: botorch_dp.privacy.GDP\n" in api["privacy.rst"]
     assert ".. autofunction:: botorch_dp.models.compress\n" in api["models.rst"]
-    assert ".. py:data:: botorch_dp.problems.DATASETS\n" in api["problems.rst"]
     assert ".. automodule:: botorch_dp.privacy.curves\n" in api["privacy.rst"]
 
 
@@ -178,7 +177,7 @@ def test_short_names_find_their_documentation():
     objects = {f"botorch_dp.{name}": entry for name in [*names, "acquisition.ucb_beta"]}
     assert find("LDPBO", objects) == "botorch_dp.optimizers.LDPBO"
     assert find("LDPBO.run", objects) == "botorch_dp.optimizers.LDPBO.run"
-    home = "botorch_dp.optimizers.ldp_bo.LDPBO.run"
+    home = "botorch_dp.optimizers.ldp.simulation.LDPBO.run"
     assert find(home, objects) == "botorch_dp.optimizers.LDPBO.run"
     home = "botorch_dp.acquisition.private_ucb.ucb_beta"
     assert find(home, objects) == "botorch_dp.acquisition.ucb_beta"

@@ -29,7 +29,7 @@ ALLOWED = {
     *sys.stdlib_module_names,
 }
 # Of our own, what needs another extra.
-NOT_ALLOWED = ("botorch_dp.federated",)
+NOT_ALLOWED = ("botorch_dp.integrations.flower",)
 ENDINGS = ("privacy certificate", "NOT PRIVATE")
 
 
@@ -160,8 +160,16 @@ class TestFaultsAreFound:
             (3, {"outputs": []}, "end with a certificate"),
             (1, {"source": "import pandas as pd"}, "imports pandas"),
             (1, {"source": "if True:\n    from flwr import app"}, "imports flwr.app"),
-            (1, {"source": "from botorch_dp import federated"}, "botorch_dp.federated"),
-            (1, {"source": "from botorch_dp.federated.keys import x"}, "federated"),
+            (
+                1,
+                {"source": "import botorch_dp.integrations.flower"},
+                "botorch_dp.integrations.flower",
+            ),
+            (
+                1,
+                {"source": "from botorch_dp.integrations.flower.settings import x"},
+                "flower",
+            ),
         ],
     )
     def test_each(self, notebook, cell, changes, fault):

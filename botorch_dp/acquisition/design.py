@@ -36,11 +36,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.models.radial import RadialKernel
+from botorch_dp.models.kernels.radial import RadialKernel
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def design_traces(radial: RadialKernel, *, noise_variance: float) -> list[float]
     """Return the trace after the optimal design of each size 1, ..., 2 d, no history.
 
     Args:
-        radial: The kernel, see :func:`botorch_dp.models.radial.radial_kernel`.
+        radial: The kernel, see :func:`botorch_dp.models.kernels.radial.radial_kernel`.
         noise_variance: The variance of the observations' noise.
 
     Example:

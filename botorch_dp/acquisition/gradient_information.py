@@ -35,13 +35,13 @@ from torch.autograd.function import once_differentiable
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.models.kernel_gradients import (
+from botorch_dp.models.kernels.derivatives import (
     kernel_cross_hessian,
     kernel_gradient,
     kernel_value,
     prior_gradient_covariance,
 )
-from botorch_dp.models.radial import RadialKernel, radial_kernel
+from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
 
 
 class GradientInformation(AcquisitionFunction):

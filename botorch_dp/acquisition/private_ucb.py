@@ -27,7 +27,7 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count, check_probability
+from botorch_dp._validation import check_choice, check_count, check_probability
 
 #: Which constants: the ones whose proof adds up, or those that were printed.
 CONSTANTS = ("repaired", "icml2015", "workshop")

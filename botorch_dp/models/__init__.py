@@ -2,31 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from botorch_dp._lazy import lazy_imports
+from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
     from botorch_dp.models.candidate_posterior import CandidatePosterior
-    from botorch_dp.models.compression import CompressedSurrogate, compress
-    from botorch_dp.models.dataset_kernel import (
-        DatasetKernel,
-        dataset_correlation,
-        sample_neighbours,
-    )
-    from botorch_dp.models.describe import describe_kernel
     from botorch_dp.models.dictionary import (
         KernelDictionary,
         LeaveOneOut,
         nearest_points,
     )
-    from botorch_dp.models.fixed_surrogates import (
-        NystromSurrogate,
-        RandomFeatureSurrogate,
-    )
     from botorch_dp.models.fourier import FourierFeatures
     from botorch_dp.models.gradient_gp import GradientGP
     from botorch_dp.models.gradient_posterior import GradientPosterior
-    from botorch_dp.models.gradient_surrogate import GradientSurrogate
-    from botorch_dp.models.kernel_gradients import (
+    from botorch_dp.models.kernels.dataset_kernel import (
+        DatasetKernel,
+        dataset_correlation,
+        sample_neighbours,
+    )
+    from botorch_dp.models.kernels.derivatives import (
         check_twice_differentiable,
         kernel_cross_hessian,
         kernel_gradient,
@@ -34,11 +27,21 @@ if TYPE_CHECKING:
         kernel_value_and_gradient,
         prior_gradient_covariance,
     )
+    from botorch_dp.models.kernels.describe import describe_kernel
+    from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
     from botorch_dp.models.linear_models import LinearModels
-    from botorch_dp.models.padded_dictionary import PaddedDictionary, PaddedGradient
-    from botorch_dp.models.radial import RadialKernel, radial_kernel
-    from botorch_dp.models.stencil import Stencil
-    from botorch_dp.models.wasserstein import (
+    from botorch_dp.models.surrogates.base import GradientSurrogate
+    from botorch_dp.models.surrogates.compressed import CompressedSurrogate, compress
+    from botorch_dp.models.surrogates.fixed import (
+        NystromSurrogate,
+        RandomFeatureSurrogate,
+    )
+    from botorch_dp.models.surrogates.padded_dictionary import (
+        PaddedDictionary,
+        PaddedGradient,
+    )
+    from botorch_dp.models.surrogates.stencil import Stencil
+    from botorch_dp.models.surrogates.wasserstein import (
         leave_one_out_distances,
         projection_directions,
         sliced_wasserstein,

@@ -18,7 +18,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 
 

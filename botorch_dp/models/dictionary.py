@@ -21,9 +21,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models._cholesky import append_rows, delete_row, drop
+from botorch_dp.models.cholesky import append_rows, delete_row, drop
 
 # Rounding errors of size u in a kernel matrix move its eigenvalues by about u sqrt(M).
 # Measured with clustered points, M = 400, both dtypes: 1 such unit of noise is not

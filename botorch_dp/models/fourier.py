@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 
 if TYPE_CHECKING:

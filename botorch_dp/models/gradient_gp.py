@@ -31,10 +31,10 @@ from gpytorch.means import ConstantMean, Mean, ZeroMean
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_dp._checks import check_positive
+from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import IllConditionedWarning, InvalidArgumentError
 from botorch_dp.models.gradient_posterior import GradientPosterior
-from botorch_dp.models.kernel_gradients import (
+from botorch_dp.models.kernels.derivatives import (
     check_twice_differentiable,
     kernel_gradient,
     kernel_value,

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models._linear_chunk import BLOCK, LinearChunk
 from botorch_dp.models.fourier import FourierFeatures

@@ -2,36 +2,34 @@
 
 from typing import TYPE_CHECKING
 
-from botorch_dp._lazy import lazy_imports
+from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
-    from botorch_dp.optimizers.base import OptimizationResult, PrivateOptimizer, Step
-    from botorch_dp.optimizers.baselines import (
-        GIBO,
-        GPUCB,
-        NoisyGradientDescent,
-        RandomSearch,
+    from botorch_dp.optimizers.baselines.fts import FTSDE, ThompsonSampling
+    from botorch_dp.optimizers.baselines.gibo import GIBO
+    from botorch_dp.optimizers.baselines.searches import GPUCB, RandomSearch
+    from botorch_dp.optimizers.baselines.streams import OnlineBO, OnlineSGD
+    from botorch_dp.optimizers.core.optimizer import (
+        OptimizationResult,
+        PrivateOptimizer,
+        Step,
     )
-    from botorch_dp.optimizers.dp_fts import (
-        DPFTSDE,
-        FTSDE,
-        FederatedResult,
-        ThompsonSampling,
-    )
-    from botorch_dp.optimizers.dp_gibo import DPGIBO
-    from botorch_dp.optimizers.federation import Federation
-    from botorch_dp.optimizers.fts_accounting import published_privacy_loss
-    from botorch_dp.optimizers.fts_agents import FTSAgent, FTSAgents
-    from botorch_dp.optimizers.fts_server import DPFTSServer
-    from botorch_dp.optimizers.ldp_bo import LDPBO
-    from botorch_dp.optimizers.ldp_client import LDPBOClient
-    from botorch_dp.optimizers.ldp_messages import Answer, Query
-    from botorch_dp.optimizers.ldp_server import LDPBOServer
-    from botorch_dp.optimizers.local_release import LocalRelease, longest_message
-    from botorch_dp.optimizers.private_bo import PrivateBO
-    from botorch_dp.optimizers.private_losses import mallows_weighted
-    from botorch_dp.optimizers.step_schedules import StepSchedule
-    from botorch_dp.optimizers.stream_baselines import LDPSGD, OnlineBO, OnlineSGD
+    from botorch_dp.optimizers.core.private_values import mallows_weighted
+    from botorch_dp.optimizers.fts.accounting import published_privacy_loss
+    from botorch_dp.optimizers.fts.agents import FTSAgent, FTSAgents
+    from botorch_dp.optimizers.fts.federation import Federation
+    from botorch_dp.optimizers.fts.server import DPFTSServer
+    from botorch_dp.optimizers.fts.simulation import DPFTSDE, FederatedResult
+    from botorch_dp.optimizers.gibo.dp_gibo import DPGIBO
+    from botorch_dp.optimizers.gibo.noisy_gradient_descent import NoisyGradientDescent
+    from botorch_dp.optimizers.ldp.client import LDPBOClient
+    from botorch_dp.optimizers.ldp.gradient_release import LocalRelease, longest_message
+    from botorch_dp.optimizers.ldp.messages import Answer, Query
+    from botorch_dp.optimizers.ldp.server import LDPBOServer
+    from botorch_dp.optimizers.ldp.sgd import LDPSGD
+    from botorch_dp.optimizers.ldp.simulation import LDPBO
+    from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
+    from botorch_dp.optimizers.release.private_bo import PrivateBO
 
 __all__ = [
     "DPFTSDE",

@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from botorch_dp._extras import import_extra
+from botorch_dp._imports import import_extra
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.base import OptimizationResult, PrivateOptimizer, Step
-from botorch_dp.optimizers.ldp_bo import LDPBO
+from botorch_dp.optimizers.core.optimizer import (
+    OptimizationResult,
+    PrivateOptimizer,
+    Step,
+)
+from botorch_dp.optimizers.ldp.simulation import LDPBO
 
 # Whatever has a history, or a history itself.
 Run = OptimizationResult | PrivateOptimizer | LDPBO | Sequence[Step]

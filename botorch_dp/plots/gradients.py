@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_positive
-from botorch_dp._extras import import_extra
+from botorch_dp._imports import import_extra
+from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.plots._common import get_axes

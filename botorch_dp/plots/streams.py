@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.base import Step
+from botorch_dp.optimizers.core.optimizer import Step
 from botorch_dp.plots._common import (
     Runs,
     check_quantiles,

@@ -42,20 +42,18 @@ from botorch_dp.privacy.events import (
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms import (
+    ExponentialMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     Mechanism,
+    SubsampledGaussianMechanism,
+    noise_multiplier_for,
 )
 from botorch_dp.privacy.noise import (
     NoiseSource,
     SecureNoise,
     SeededNoise,
     SystemNoise,
-)
-from botorch_dp.privacy.selection import ExponentialMechanism
-from botorch_dp.privacy.subsampling import (
-    SubsampledGaussianMechanism,
-    noise_multiplier_for,
 )
 
 __all__ = [

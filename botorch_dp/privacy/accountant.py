@@ -27,7 +27,7 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 from opacus.accountants import IAccountant, register_accountant
 
-from botorch_dp._checks import (
+from botorch_dp._validation import (
     check_choice,
     check_count,
     check_nonnegative,

@@ -29,7 +29,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import beta, binom
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive, check_probability
+from botorch_dp._validation import check_count, check_positive, check_probability
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.guarantees import GDP, Guarantee, PureDP
 

@@ -15,7 +15,7 @@ References:
 import math
 import warnings
 
-from botorch_dp._checks import check_positive
+from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP

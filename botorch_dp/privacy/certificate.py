@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from botorch_dp._checks import check_choice
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.entries import UNITS, LedgerEntry
 from botorch_dp.privacy.events import ADJACENCIES, AssumedEvent

@@ -16,7 +16,7 @@ import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from botorch_dp._checks import (
+from botorch_dp._validation import (
     LARGEST_CLIP_NORM,
     check_choice,
     check_count,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from botorch_dp._checks import check_choice, check_count
+from botorch_dp._validation import check_choice, check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.events import PrivacyEvent, check_event
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise

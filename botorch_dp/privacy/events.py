@@ -28,7 +28,7 @@ import numpy as np
 from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
-from botorch_dp._checks import (
+from botorch_dp._validation import (
     check_choice,
     check_count,
     check_positive,

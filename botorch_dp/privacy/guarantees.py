@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from botorch_dp._checks import check_nonnegative, check_positive, check_probability
+from botorch_dp._validation import check_nonnegative, check_positive, check_probability
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import curves
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
-from botorch_dp._checks import check_choice
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError, LedgerError
 from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_dp._extras import import_extra
+from botorch_dp._imports import import_extra
 from botorch_dp.exceptions import InvalidArgumentError
 
 # OpenDP takes granularities 2^k down to that of the smallest double.

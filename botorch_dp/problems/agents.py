@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import (
+from botorch_dp._validation import (
     check_choice,
     check_count,
     check_nonnegative,

@@ -13,7 +13,7 @@ import torch
 from botorch.exceptions import UnsupportedError
 from torch import Tensor
 
-from botorch_dp._checks import check_choice, check_count
+from botorch_dp._validation import check_choice, check_count
 from botorch_dp.exceptions import InvalidArgumentError
 
 # From rows to their losses, ``num_rows x b``, at candidates that are fixed already.

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.privacy import mallows_weights
 from botorch_dp.problems.base import (
     PerRecordProblem,

@@ -13,7 +13,7 @@ from botorch.exceptions import UnsupportedError
 from scipy.special import ndtr
 from torch import Tensor
 
-from botorch_dp._checks import check_choice
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems._stream_losses import huber_gradients, huber_losses
 from botorch_dp.problems.stream_regression import RegressionStream

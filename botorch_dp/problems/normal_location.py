@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_count
+from botorch_dp._validation import check_count
 from botorch_dp.problems.base import (
     PerRecordProblem,
     RowLosses,

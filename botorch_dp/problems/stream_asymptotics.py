@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_nonnegative
+from botorch_dp._validation import check_count, check_nonnegative
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems._stream_losses import MALLOWS_CONSTANT
 

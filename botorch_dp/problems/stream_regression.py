@@ -17,7 +17,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from botorch_dp._checks import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems._stream_losses import (
     MALLOWS_CONSTANT,

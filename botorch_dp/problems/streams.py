@@ -16,7 +16,7 @@ import torch
 from botorch.exceptions import UnsupportedError
 from torch import Tensor
 
-from botorch_dp._checks import check_count
+from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 
 # The private record of one step: tensors whose first dimension is the replication.

@@ -4,15 +4,9 @@ import pytest
 import torch
 from botorch.exceptions import UnsupportedError
 
+from benchmarks.problems import GPLengthscales, NoisyObservations, SVMLengthscales
 from botorch_dp.exceptions import BotorchDPError, InvalidArgumentError
-from botorch_dp.problems import (
-    GPLengthscales,
-    HuberRegression,
-    NoisyObservations,
-    NormalLocation,
-    PerRecordProblem,
-    SVMLengthscales,
-)
+from botorch_dp.problems import HuberRegression, NormalLocation, PerRecordProblem
 
 CPU = torch.device("cpu")
 

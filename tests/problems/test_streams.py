@@ -7,19 +7,16 @@ import pytest
 import torch
 from botorch.exceptions import UnsupportedError
 
-from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.problems import (
+from benchmarks.problems import (
     DATASETS,
     CreditCardStream,
     Dataset,
     FriedmanStream,
-    LinearStream,
-    LogisticStream,
-    ReLUStream,
     SineStream,
-    StreamProblem,
     UberStream,
 )
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.problems import LinearStream, LogisticStream, ReLUStream, StreamProblem
 from botorch_dp.problems.streams import (
     check_seed,
     chunk_normals,

@@ -21,7 +21,7 @@ References:
 
 from typing import TYPE_CHECKING
 
-from botorch_dp._lazy import lazy_imports
+from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
     from botorch_dp.integrations.opacus.joint_budget import JointBudget

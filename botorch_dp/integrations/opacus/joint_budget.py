@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from botorch_dp._checks import (
+from botorch_dp._validation import (
     check_choice,
     check_clip_norm,
     check_count,
@@ -29,7 +29,7 @@ from botorch_dp.integrations.opacus.batches import (
 from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
-from botorch_dp.optimizers.charging import check_gaussian, warn_of_large_delta
+from botorch_dp.optimizers.core.charging import check_gaussian, warn_of_large_delta
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,

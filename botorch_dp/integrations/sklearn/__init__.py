@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from botorch_dp._extras import import_extra
-from botorch_dp._lazy import lazy_imports
+from botorch_dp._imports import import_extra, lazy_imports
 
 import_extra("sklearn", extra="sklearn", purpose="PrivateSearch")
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from botorch_dp._checks import check_count
+from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
 from botorch_dp.optimizers import DPGIBO, PrivateBO, Step
-from botorch_dp.optimizers.charging import (
+from botorch_dp.optimizers.core.charging import (
     ASSUMPTIONS,
     check_affordable,
     check_gaussian,

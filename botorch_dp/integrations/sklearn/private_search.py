@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
-from botorch_dp._checks import check_choice
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.methods import (
@@ -37,7 +37,7 @@ from botorch_dp.integrations.sklearn.separation import (
     check_separate,
 )
 from botorch_dp.integrations.sklearn.space import SearchSpace
-from botorch_dp.optimizers.charging import ASSUMPTIONS
+from botorch_dp.optimizers.core.charging import ASSUMPTIONS
 from botorch_dp.privacy import Certificate, Guarantee, Ledger
 from botorch_dp.privacy.calibration import check_guarantee
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import is_classifier, is_regressor
 
-from botorch_dp._checks import check_range
+from botorch_dp._validation import check_range
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.quiet import quiet
 from botorch_dp.integrations.sklearn.records import Records

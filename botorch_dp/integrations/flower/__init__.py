@@ -1,0 +1,21 @@
+"""DP-FTS-DE deployed on Flower: the same agents and server, on many machines.
+
+The client side (:mod:`botorch_dp.integrations.flower.client_app`) imports torch, numpy
+and flwr only, because a ``flower-supernode`` starts a new Python for every message.
+"""
+
+from typing import TYPE_CHECKING
+
+from botorch_dp._imports import import_extra, lazy_imports
+
+import_extra("flwr", extra="federated", purpose="A deployed federation")
+
+if TYPE_CHECKING:
+    from botorch_dp.integrations.flower.agent_store import private_best
+    from botorch_dp.integrations.flower.app_folder import write_app
+    from botorch_dp.integrations.flower.settings import DeploymentSettings
+
+__all__ = ["DeploymentSettings", "private_best", "write_app"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_imports(__name__)

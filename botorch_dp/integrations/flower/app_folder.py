@@ -1,0 +1,69 @@
+"""The folder that ``flwr run`` submits: two names, and the settings."""
+
+import json
+import os
+from pathlib import Path
+
+from botorch_dp.integrations.flower.settings import DeploymentSettings
+
+_PACKAGE = "dp_fts_app"
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "dp-fts-app"
+version = "1.0.0"
+description = "Private federated Bayesian optimization"
+license = "MIT"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "botorch-dp"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+{config}
+"""
+# Flower looks for the name in the module's own text, so it has to stand there.
+_MODULE = '''\
+"""The {side} of a federation, as Flower finds it."""
+
+from botorch_dp.integrations.flower.{side}_app import app
+
+__all__ = ["app"]
+'''
+
+
+def write_app(folder: str | os.PathLike[str], settings: DeploymentSettings) -> Path:
+    """Write an app that ``flwr run`` can submit.
+
+    Args:
+        folder: A folder, created if it does not exist. A module with agents' score
+            function may be put beside what is written.
+        settings: How to run.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(folder)
+    package = folder / _PACKAGE
+    package.mkdir(parents=True, exist_ok=True)
+    # Strings and numbers of JSON are those of TOML, and so are its booleans.
+    config = "\n".join(
+        f"{name} = {json.dumps(value)}"
+        for name, value in settings.to_run_config().items()
+    )
+    text = _PYPROJECT.format(package=_PACKAGE, config=config)
+    (folder / "pyproject.toml").write_text(text)
+    (package / "__init__.py").write_text('"""A federation."""\n')
+    for side in ("server", "client"):
+        (package / f"{side}.py").write_text(_MODULE.format(side=side))
+    return folder

@@ -1,0 +1,188 @@
+"""Who answers for which agent, and which answers count.
+
+The operator's keys say which node is which agent. Without them, a node is bound to the
+agent that it first answers for, and never answers for another; an agent is bound to one
+node, and another may take over only when that one is gone. An answer that breaks a rule
+counts as none, as does one that is broken, late or missing.
+
+All of this is private: that an agent took part is what a broadcast must not tell. What
+was refused goes to a private log, and the bindings to a private file.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from flwr.app import Message
+from torch import Tensor
+
+from botorch_dp.exceptions import MessageError, OptimizerStateError
+from botorch_dp.integrations.flower.messages import Answer
+from botorch_dp.integrations.flower.private_files import write_private
+
+_MAX_WARNING = 500  # characters of a warning in the log
+
+
+class RollCall:
+    """Turns a round's replies into the ``N x M`` tensor that a server releases from.
+
+    Args:
+        num_agents: The number of agents N.
+        num_features: How many numbers M a vector has.
+        private_log: Where refusals go.
+        private_path: A file that keeps the bindings; None keeps them in memory.
+
+    Attributes:
+        private_nodes: The agent of each node.
+
+    Raises:
+        OptimizerStateError: If the file cannot be read.
+    """
+
+    def __init__(
+        self,
+        num_agents: int,
+        num_features: int,
+        *,
+        private_log: logging.Logger,
+        private_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.num_agents, self.num_features = num_agents, num_features
+        self._log = private_log
+        self._path = None if private_path is None else Path(private_path)
+        self.private_nodes: dict[int, int] = {}
+        if self._path is not None and self._path.exists():
+            self.private_nodes = _read_nodes(self._path, num_agents)
+
+    def vectors(
+        self,
+        replies: Iterable[tuple[int, Message]],
+        *,
+        number: int,
+        connected: Collection[int],
+        agents_of_nodes: Mapping[int, int] | None = None,
+    ) -> Tensor:
+        """Return the vectors that count, zero for agents without one: private.
+
+        Args:
+            replies: The node that was asked and its reply, in the order in which they
+                arrived.
+            number: The index of the round, starting at 0.
+            connected: The nodes that are there.
+            agents_of_nodes: The agent of each node by its key; None if the operator
+                gave no keys, so that a node is the agent that it first answers for.
+        """
+        vectors = torch.zeros(
+            self.num_agents, self.num_features, dtype=torch.float64, device="cpu"
+        )
+        answered: set[int] = set()
+        before = dict(self.private_nodes)
+        if agents_of_nodes is not None:
+            self.private_nodes = dict(agents_of_nodes)
+        for node, reply in replies:
+            try:
+                answer = self._checked(node, reply, number)
+                self._bind(node, answer.agent, connected, agents_of_nodes is None)
+                if answer.agent in answered:
+                    raise MessageError(f"Agent {answer.agent} has answered already.")
+            except MessageError as error:
+                self._log.warning("round %d, node %d: %s", number, node, error)
+                continue
+            answered.add(answer.agent)
+            if answer.private_vector is not None:
+                vectors[answer.agent] = answer.private_vector
+        silent = sorted(set(range(self.num_agents)) - answered)
+        self._log.info("round %d: no answer from agents %s", number, silent)
+        if self.private_nodes != before:
+            self._save()
+        return vectors
+
+    def _checked(self, node: int, reply: Message, number: int) -> Answer:
+        if reply.has_error():
+            raise MessageError(f"error {reply.error.code}: {reply.error.reason}")
+        # The node writes this itself. Whose reply it is, the superlink has checked.
+        if reply.metadata.src_node_id != node:
+            raise MessageError(f"It says that it is node {reply.metadata.src_node_id}.")
+        answer = Answer.from_records(reply.content, self.num_features)
+        if answer.number != number:
+            raise MessageError(f"An answer of round {answer.number}.")
+        if not 0 <= answer.agent < self.num_agents:
+            raise MessageError(f"There is no agent {answer.agent}.")
+        return answer
+
+    def _bind(
+        self, node: int, agent: int, connected: Collection[int], may_claim: bool
+    ) -> None:
+        known = self.private_nodes.get(node)
+        if known is None and not may_claim:
+            raise MessageError("Its key is of no agent.")
+        if known is not None and known != agent:
+            raise MessageError(f"It claims to be agent {agent}, but is agent {known}.")
+        if known == agent:
+            return
+        holders = [
+            other for other, bound in self.private_nodes.items() if bound == agent
+        ]
+        if any(other in connected for other in holders):
+            raise MessageError(f"Agent {agent} is bound to another node.")
+        for other in holders:
+            # Without authentication a supernode gets a new id when it starts again.
+            del self.private_nodes[other]
+        self.private_nodes[node] = agent
+
+    def _save(self) -> None:
+        if self._path is not None:
+            write_private(self._path, json.dumps(self.private_nodes))
+
+
+def _read_nodes(path: Path, num_agents: int) -> dict[int, int]:
+    """Return the bindings in a file, or raise an OptimizerStateError."""
+    try:
+        stored = json.loads(path.read_bytes())
+        nodes = {int(node): agent for node, agent in stored.items()}
+        whole = all(type(agent) is int for agent in nodes.values())
+    except (ValueError, AttributeError, RecursionError):
+        whole = False
+    if not whole or not all(0 <= agent < num_agents for agent in nodes.values()):
+        raise OptimizerStateError(
+            f"{str(path)!r} is damaged: it must be a JSON object from nodes to agents "
+            f"below {num_agents}. Restore it, or remove it to bind nodes anew."
+        )
+    return nodes
+
+
+class _OneLine(logging.Formatter):
+    """Keeps a record on one line, and a warning short: agents choose its text."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        text = record.getMessage()
+        longest = _MAX_WARNING if record.levelno >= logging.WARNING else len(text)
+        # Escapes line ends, terminal sequences and letters that are not ASCII.
+        line = text[:longest].encode("unicode_escape").decode("ascii")
+        if longest < len(text):
+            line = f"{line[:longest]}... ({len(text)} characters)"
+        return f"{record.asctime} {line}"
+
+
+def open_private_log(folder: str | os.PathLike[str]) -> logging.Logger:
+    """Return a logger that writes to ``server.log`` in a folder and nowhere else.
+
+    Flower uploads what a ServerApp prints or logs, for whoever may read its runs.
+    """
+    path = Path(folder) / "server.log"
+    log = logging.getLogger(f"{__name__}.private.{path}")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for handler in list(log.handlers):
+        log.removeHandler(handler)
+        handler.close()
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # also one that an earlier version left readable
+    handler = logging.FileHandler(path)
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    return log

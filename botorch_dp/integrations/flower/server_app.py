@@ -1,0 +1,264 @@
+"""The server's side: a Flower ServerApp around the server of DP-FTS-DE.
+
+In every round all connected agents are asked. Who of them counts is drawn inside
+:meth:`DPFTSServer.release` and told to nobody. The server waits for ``timeout``
+seconds; who has not answered by then counts as zero, and its weight is not given to
+others. While nobody is connected the server waits and spends nothing.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import httpx
+import torch
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp.integrations.flower.messages import MESSAGE_TYPE, Question
+from botorch_dp.integrations.flower.node_keys import agents_of_nodes, read_keys
+from botorch_dp.integrations.flower.private_files import (
+    UMASK,
+    FolderLock,
+    private_folder,
+    write_private,
+)
+from botorch_dp.integrations.flower.roll_call import RollCall, open_private_log
+from botorch_dp.integrations.flower.settings import DeploymentSettings
+from botorch_dp.integrations.flower.waiting import Waiting
+from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
+from botorch_dp.optimizers.fts.server import DPFTSServer
+from botorch_dp.privacy import Ledger
+
+# Seconds between looks for replies and nodes, at most. Flower's own send_and_receive
+# looks every three.
+_POLL = 0.5
+_LAST = 2.0  # seconds before the end of a round in which each look is at all replies
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds that are left."""
+    os.umask(UMASK)
+    Deployment(DeploymentSettings.from_run_config(context.run_config)).run(grid)
+
+
+class Deployment:
+    """A server with its files: everything in the folder may be shown, except private/.
+
+    ``state.pt`` holds the server's state and all broadcasts, ``ledger.sqlite`` what was
+    spent, ``certificate.txt`` and ``certificate.json`` what is guaranteed. In
+    ``private`` are a log and the bindings of nodes to agents. Only the owner can read
+    the folder.
+
+    Args:
+        settings: How to run. If the folder holds a run with the same settings, it is
+            resumed.
+
+    Raises:
+        OptimizerStateError: If another server uses the folder, or the folder holds a
+            run with other settings or damaged files.
+    """
+
+    def __init__(self, settings: DeploymentSettings) -> None:
+        self.settings = settings
+        self.folder = private_folder(settings.output)
+        private = private_folder(self.folder / "private")
+        self._lock = FolderLock(private)
+        num_agents = settings.federation.num_agents
+        with self._released_on_error():
+            self._generator = None
+            if settings.seed is not None:
+                seeded = torch.Generator(device="cpu").manual_seed(settings.seed)
+                self._generator = seeded
+            self._agents_of_keys = None
+            if settings.keys is not None:
+                self._agents_of_keys = read_keys(settings.keys, num_agents)
+            self.server = self._new_server(Ledger(path=self.folder / "ledger.sqlite"))
+            self.broadcasts: list[Tensor] = []
+            self._private_log = open_private_log(private)
+            self._roll_call = RollCall(
+                self.server.num_agents,
+                self.server.num_features,
+                private_log=self._private_log,
+                private_path=private / "nodes.json",
+            )
+            self._resume()
+
+    @contextmanager
+    def _released_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def run(self, grid: Grid) -> None:
+        """Ask and release until all broadcasts are out, then say so to the agents."""
+        with self._released_on_error():
+            self._run(grid)
+        self._lock.release()
+
+    def _run(self, grid: Grid) -> None:
+        self._save()  # names the run before anyone hears of it
+        self._wait_for_all(grid)
+        while not self.server.done:
+            began = time.monotonic()
+            private_vectors = self._ask(grid)
+            self.broadcasts.append(self.server.release(private_vectors))
+            self._save()
+            seconds = time.monotonic() - began
+            self._private_log.info("round took %.3f seconds", seconds)
+            print(f"broadcast {self.server.num_broadcasts} of {self.server.num_rounds}")
+        self._ask(grid, final=True)
+        self._private_log.info("all rounds are over")
+
+    def _ask(self, grid: Grid, *, final: bool = False) -> Tensor:
+        """Return the vectors of a round: private."""
+        nodes, agents = self._connected(grid)
+        number = self.server.num_broadcasts
+        question = Question(
+            self.settings.federation,
+            self._experiment,
+            number,
+            self.server.broadcast,
+            final,
+        ).to_records()
+        messages = [
+            Message(
+                question,
+                node,
+                MESSAGE_TYPE,
+                ttl=self.settings.timeout,  # nobody works for a round that is over
+                group_id=str(number),
+            )
+            for node in nodes
+        ]
+        identifiers = list(grid.push_messages(messages))
+        asked = dict(zip(identifiers, nodes, strict=True))
+        replies = self._replies(grid, asked)
+        return self._roll_call.vectors(
+            replies,
+            number=number,
+            connected=set(grid.get_node_ids()),
+            agents_of_nodes=agents,
+        )
+
+    def _replies(
+        self, grid: Grid, asked: Mapping[str, int]
+    ) -> list[tuple[int, Message]]:
+        """Return what arrives in time, each with the node that was asked."""
+        waiting = deque(identifier for identifier in asked if identifier)
+        deadline = time.monotonic() + self.settings.timeout
+        replies: list[tuple[int, Message]] = []
+        pause = Waiting(_POLL)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            # Each look costs a call: most of those that wait can wait for others.
+            misses = len(waiting) if left < _LAST else 1 + len(waiting) // 8
+            for _ in range(len(waiting)):
+                identifier = waiting.popleft()
+                arrived = self._reply(grid, identifier, asked[identifier])
+                if arrived is None:
+                    waiting.append(identifier)
+                    misses -= 1
+                    if not misses:
+                        break
+                else:
+                    # Not what a reply says of itself: its sender wrote that.
+                    replies += [(asked[identifier], reply) for reply in arrived]
+            if waiting:
+                pause.sleep()
+        return replies
+
+    def _reply(self, grid: Grid, identifier: str, node: int) -> list[Message] | None:
+        """Return what has arrived, None for nothing yet."""
+        try:
+            # One by one: one that cannot be read would take the others along.
+            return list(grid.pull_messages([identifier])) or None
+        except httpx.HTTPError:
+            raise  # the superlink is gone: the run can be resumed
+        except Exception as error:
+            self._private_log.warning("node %d: unreadable, %r", node, error)
+            return []
+
+    def _nodes(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
+        """Return the nodes to ask, and their agents if the operator gave keys."""
+        if self._agents_of_keys is None:
+            return sorted(grid.get_node_ids()), None
+        keys = {node.node_id: node.public_key for node in grid.get_nodes()}
+        agents = agents_of_nodes(keys, self._agents_of_keys)
+        return sorted(agents), agents
+
+    def _connected(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
+        """Wait until somebody is there: a release about nobody would be wasted."""
+        while True:
+            nodes, agents = self._nodes(grid)
+            if nodes:
+                return nodes, agents
+            time.sleep(_POLL)
+
+    def _wait_for_all(self, grid: Grid) -> None:
+        deadline = time.monotonic() + self.settings.start_timeout
+        while time.monotonic() < deadline:
+            if len(self._nodes(grid)[0]) >= self.server.num_agents:
+                return
+            time.sleep(_POLL)
+
+    # The files
+
+    @property
+    def _experiment(self) -> str:
+        return str(self.server.state_dict()["name"]).rpartition(" ")[2]
+
+    def _save(self) -> None:
+        shape = (0, self.server.num_regions, self.server.num_features)
+        empty = torch.empty(shape, dtype=torch.float64, device="cpu")
+        state = {
+            "federation": self.settings.federation.to_json(),
+            "server": self.server.state_dict(),
+            "broadcasts": torch.stack(self.broadcasts) if self.broadcasts else empty,
+        }
+        write_checkpoint(self.folder / "state.pt", state)
+        if not self.server.num_broadcasts:
+            return  # nothing was released that a certificate could be about
+        certificate = self.server.certificate()
+        write_private(self.folder / "certificate.txt", f"{certificate}\n")
+        write_private(self.folder / "certificate.json", certificate.to_json())
+
+    def _resume(self) -> None:
+        path = self.folder / "state.pt"
+        if not path.exists():
+            return
+        state = read_checkpoint(path, torch.device("cpu"))
+        if not isinstance(state.get("server"), dict) or not isinstance(
+            state.get("broadcasts"), Tensor
+        ):
+            raise OptimizerStateError(f"{str(path)!r} is not the state of a server.")
+        if state.get("federation") != self.settings.federation.to_json():
+            raise OptimizerStateError(
+                f"output {str(self.folder)!r} holds a run of another federation: name "
+                "another folder."
+            )
+        self.server.load_state_dict(state["server"])
+        self.broadcasts = list(state["broadcasts"])
+
+    def _new_server(self, ledger: Ledger) -> DPFTSServer:
+        settings = self.settings
+        return DPFTSServer(
+            settings.federation.weights(),
+            settings.federation.num_features,
+            clip_norm=settings.clip_norm,
+            noise_multiplier=settings.noise_multiplier,
+            sampling_rate=settings.sampling_rate,
+            sample_size=settings.sample_size,
+            sensitivity=settings.sensitivity,
+            num_rounds=settings.num_rounds,
+            ledger=ledger,
+            generator=self._generator,
+        )

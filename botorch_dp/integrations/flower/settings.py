@@ -1,0 +1,104 @@
+"""What a deployment is told: all of it is public, and Flower shows it to every agent.
+
+Flower carries it as the app's run config: flat, with dashes in names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from botorch_dp._validation import check_count, check_positive
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.fts.federation import Federation
+
+
+@dataclass(frozen=True)
+class DeploymentSettings:
+    """How to run a federation.
+
+    Args:
+        federation: What agents and server share.
+        num_rounds: How many broadcasts.
+        clip_norm: The bound S of the agents' vectors.
+        noise_multiplier: The noise z over the sensitivity.
+        output: The folder on the server's machine for state, ledger and certificate; a
+            run that finds them there goes on with the next round.
+        scores: The import path of agents' score function, ``"module:function"``; an
+            agent's node config may name another.
+        sampling_rate: The probability q that an agent counts in a round.
+        sample_size: Or the size of a uniform subset.
+        sensitivity: ``"tight"`` or ``"paper"``.
+        keys: The folder on the server's machine with the agents' public keys,
+            ``agent-0.pub`` and so on, which say which node is which agent. Without it a
+            node is the agent that it first answers for, so that a stranger can take an
+            agent's place: only for a try on one machine.
+        timeout: How many seconds to wait for agents in a round.
+        start_timeout: How many seconds to wait for all agents before the first round.
+        seed: For experiments only: agents see it, so that the noise hides nothing from
+            them.
+
+    Example:
+        >>> federation = Federation(
+        ...     num_agents=4, lower=(0.0,), upper=(1.0,), lengthscale=(0.1,)
+        ... )
+        >>> settings = DeploymentSettings(
+        ...     federation, num_rounds=10, clip_norm=5.0, noise_multiplier=1.0,
+        ...     sampling_rate=0.5, output="/srv/fts", scores="hospital:auc",
+        ... )
+        >>> DeploymentSettings.from_run_config(settings.to_run_config()) == settings
+        True
+    """
+
+    federation: Federation
+    num_rounds: int
+    clip_norm: float
+    noise_multiplier: float
+    output: str
+    scores: str
+    sampling_rate: float | None = None
+    sample_size: int | None = None
+    sensitivity: str = "tight"
+    keys: str | None = None
+    timeout: float = 60.0
+    start_timeout: float = 120.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("num_rounds", self.num_rounds)
+        check_positive("timeout", self.timeout)
+        check_positive("start_timeout", self.start_timeout)
+        if self.seed is not None:
+            check_count("seed", self.seed, minimum=0)
+        for name in ("output", "keys"):
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_absolute():
+                raise InvalidArgumentError(
+                    f"{name} must be an absolute path on the server's machine, got "
+                    f"{path!r}."
+                )
+
+    def to_run_config(self) -> dict[str, str | int | float | bool]:
+        """Return the settings as Flower's run config."""
+        values = {
+            item.name.replace("_", "-"): getattr(self, item.name)
+            for item in fields(self)
+        }
+        values["federation"] = self.federation.to_json()
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> "DeploymentSettings":
+        """Return the settings in a run config."""
+        known = {item.name.replace("_", "-"): item.name for item in fields(cls)}
+        unknown = sorted(set(config) - set(known))
+        if unknown:
+            raise InvalidArgumentError(f"The run config has unknown keys: {unknown}.")
+        values = {known[name]: value for name, value in config.items()}
+        values["federation"] = Federation.from_json(str(values.get("federation")))
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise InvalidArgumentError(f"The run config is incomplete: {error}.") from (
+                error
+            )

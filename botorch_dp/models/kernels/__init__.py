@@ -1,0 +1,1 @@
+"""Kernels with derivatives that are exact at coincident points."""

@@ -1,0 +1,1 @@
+"""Surrogates of a gradient on a stream: stencils and dictionaries."""

@@ -1,0 +1,1 @@
+"""Optimizers that are NOT private, to compare the private ones with."""

@@ -1,0 +1,337 @@
+r"""The trusted server of a federation: noisy weighted sums of what agents believe.
+
+In every round each agent sends a sample :math:`\omega_n` of its weights, M numbers. The
+server clips each to norm :math:`C = S / \sqrt P`, and releases in one go, for the P
+regions, :math:`\frac1q \sum_{n \in \mathcal S} \varphi_n^{(i)} \hat\omega_n` plus
+noise, with :math:`\mathcal S` a secret sample of agents ([Dai2021dpfts]_, Algorithm 1).
+
+**Who is protected.** An agent, with all its data, against everyone who sees broadcasts.
+The weights and the noise depend on the number N of agents and on their regions, so
+these are public, and the neighbour of a federation is one in which an agent contributes
+nothing (zero-out), or another vector (replace-one, for samples of fixed size). Removing
+an agent altogether would change weights and noise of the others, and is not covered.
+
+**How much an agent counts.** Its joint contribution has norm at most
+:math:`C \sqrt{\sum_i (\varphi_n^{(i)})^2}`; the largest over agents is the sensitivity
+(``"tight"``). The paper bounds it by :math:`C \sqrt P \varphi_{\max}` (``"paper"``), up
+to :math:`\sqrt P` times more noise for the same guarantee.
+
+Noise is broadcast even when nobody was sampled. (The authors' scripts then broadcast a
+random vector without noise, which tells that nobody was.)
+
+References:
+    .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
+        Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
+"""
+
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_dp._validation import (
+    check_choice,
+    check_clip_norm,
+    check_count,
+    check_positive,
+    describe_private,
+)
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.optimizers.fts.weights import ExplorationWeights
+from botorch_dp.privacy import (
+    Certificate,
+    Ledger,
+    PrivacyEvent,
+    SubsampledGaussianMechanism,
+    clip_rows,
+)
+from botorch_dp.privacy.certificate import WORST_CASE
+
+SENSITIVITIES = ("tight", "paper")
+FTS_ASSUMPTIONS = (
+    WORST_CASE,
+    "central: agents send their vectors to a server that is trusted to clip, sample "
+    "and add noise, and to show nobody who was sampled or what was sent",
+    "the number of agents, their regions and weights are public",
+    "all settings, the clip norm among them, were chosen without private data",
+)
+
+
+class DPFTSServer:
+    r"""Turns agents' private vectors into broadcasts.
+
+    Args:
+        weights: Of the agents, by region and round.
+        num_features: How many numbers M an agent sends.
+        clip_norm: The bound S; a vector is clipped to :math:`S / \sqrt P`.
+        noise_multiplier: The noise z over the sensitivity.
+        sampling_rate: The probability q that an agent counts in a round (Poisson).
+        sample_size: Or the size of a uniform subset, for which the sensitivity doubles.
+        sensitivity: ``"tight"`` or ``"paper"``.
+        num_rounds: After how many broadcasts nothing more is released.
+        ledger: What is charged.
+        dtype: Of broadcasts.
+        device: Of broadcasts.
+        generator: Seeds noise and sample: for experiments only.
+
+    Example:
+        >>> assignment = torch.arange(100) % 2
+        >>> server = DPFTSServer(
+        ...     ExplorationWeights(assignment, num_regions=2), num_features=50,
+        ...     clip_norm=11.0, noise_multiplier=1.0, sampling_rate=0.25, num_rounds=40,
+        ... )
+        >>> broadcast = server.release(torch.randn(100, 50, dtype=torch.float64))
+        >>> broadcast.shape, server.num_broadcasts
+        (torch.Size([2, 50]), 1)
+    """
+
+    def __init__(
+        self,
+        weights: ExplorationWeights,
+        num_features: int,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        sampling_rate: float | None = None,
+        sample_size: int | None = None,
+        sensitivity: str = "tight",
+        num_rounds: int,
+        ledger: Ledger | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.weights = weights
+        self.num_agents = len(weights.assignment)
+        self.num_regions = weights.num_regions
+        self.num_features = check_count("num_features", num_features)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
+        self.noise_multiplier = check_positive("noise_multiplier", noise_multiplier)
+        self.sensitivity = check_choice("sensitivity", sensitivity, SENSITIVITIES)
+        self.num_rounds = check_count("num_rounds", num_rounds)
+        self.sampling_rate, self.sample_size = sampling_rate, sample_size
+        if not isinstance(ledger, Ledger | None):
+            raise InvalidArgumentError(
+                f"ledger must be a botorch_dp.Ledger or None, got {ledger!r}."
+            )
+        self.ledger = Ledger() if ledger is None else ledger
+        self._generator = generator
+        self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
+        self._num_broadcasts = 0
+        self._name = f"dp-fts-de {uuid.uuid4().hex}"
+        self._last: Tensor | None = None
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Let the ledger account for all rounds, or as many as fit, as one plan."""
+        event, num_rounds = self.event(), self.num_rounds
+        if not self.ledger.allows(event, num_rounds):
+            too_many, num_rounds = num_rounds, 0
+            while too_many - num_rounds > 1:
+                middle = (too_many + num_rounds) // 2
+                if self.ledger.allows(event, middle):
+                    num_rounds = middle
+                else:
+                    too_many = middle
+        if not num_rounds and len(self.ledger):
+            return  # a run that is over can still be loaded
+        if not num_rounds:
+            raise InvalidArgumentError(
+                f"ledger must allow at least one broadcast, {event!r}: its cap is "
+                f"{self.ledger.cap!r}."
+            )
+        mechanism = self._mechanism(0)
+        self.ledger.reserve(
+            [(event, num_rounds)],
+            adjacency=mechanism.adjacency,
+            unit=mechanism.unit,
+            run=self._name,
+        )
+
+    @property
+    def num_broadcasts(self) -> int:
+        """How many broadcasts were released, or paid for."""
+        return self._num_broadcasts
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will be released: agents go on by themselves."""
+        return self._num_broadcasts >= self.num_rounds
+
+    @property
+    def broadcast(self) -> Tensor | None:
+        """The last broadcast, ``P x M``; None before the first."""
+        return None if self._last is None else self._last.clone()
+
+    @property
+    def rate(self) -> float:
+        """The share of agents that counts in a round, in expectation."""
+        if self.sampling_rate is not None:
+            return self.sampling_rate
+        assert self.sample_size is not None
+        return self.sample_size / self.num_agents
+
+    def noise_std(self, number: int) -> float:
+        """Return the standard deviation of the noise in a round, counted from 0."""
+        return self._mechanism(number).noise_std / self.rate
+
+    def event(self) -> PrivacyEvent:
+        """Return what a broadcast costs: the same in every round."""
+        return self._mechanism(0).event()
+
+    def release(self, private_messages: Tensor) -> Tensor:
+        r"""Return the next broadcast ([Dai2021dpfts]_, Algorithm 1, lines 5 to 13).
+
+        Args:
+            private_messages: An ``N x M`` tensor of all agents' vectors. Zeros stand
+                for an agent that sent nothing; a vector that is not finite counts as
+                zero.
+
+        Returns:
+            A ``P x M`` tensor, which may be shown to anyone.
+        """
+        # Another process that went on from the same state may have been here.
+        self._num_broadcasts = max(self._num_broadcasts, self._num_charged(self._name))
+        if self.done:
+            raise OptimizerStateError(
+                f"All {self.num_rounds} broadcasts have been released."
+            )
+        shape = (self.num_agents, self.num_features)
+        if (
+            not isinstance(private_messages, Tensor)
+            or private_messages.shape != shape
+            or private_messages.dtype not in (torch.float32, torch.float64)
+        ):
+            raise InvalidArgumentError(
+                f"private_messages must be a {shape[0]} x {shape[1]} tensor of float32 "
+                f"or float64, got {describe_private(private_messages)}."
+            )
+        messages = private_messages.detach().to(**self._tkwargs)
+        rows = self._contributions(messages, self._num_broadcasts)  # N x (P M)
+        mechanism = self._mechanism(self._num_broadcasts)
+        total = mechanism.release(rows, ledger=_InTheNameOf(self))
+        self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
+        return self._last.clone()
+
+    def _contributions(self, messages: Tensor, number: int) -> Tensor:
+        """Lines 9 and 10: clipped, and weighted for every region."""
+        clipped = clip_rows(messages, self.clip_norm / math.sqrt(self.num_regions))
+        weights = self.weights(number).to(clipped)  # P x N
+        return (weights.mT.unsqueeze(-1) * clipped.unsqueeze(1)).flatten(1)
+
+    def _mechanism(self, number: int) -> SubsampledGaussianMechanism:
+        fixed = self.sample_size is not None
+        return SubsampledGaussianMechanism(
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.contribution_bound(number),
+            sampling_rate=self.sampling_rate,
+            sample_size=self.sample_size,
+            num_records=self.num_agents if fixed else None,
+            generator=self._generator,
+            unit="agent",
+        )
+
+    def contribution_bound(self, number: int) -> float:
+        """Return the largest norm that an agent can add to the sum in a round."""
+        weights = self.weights(number)
+        if self.sensitivity == "paper":
+            return float(weights.max()) * self.clip_norm
+        largest = float(weights.square().sum(dim=0).max().sqrt())
+        # Rounding in the product of a weight with a vector of single precision.
+        slack = 1.0 + 8.0 * torch.finfo(self._tkwargs["dtype"]).eps
+        return largest * self.clip_norm / math.sqrt(self.num_regions) * slack
+
+    def certificate(self) -> Certificate:
+        """Return what is guaranteed of all broadcasts so far."""
+        return Certificate.from_ledger(
+            self.ledger,
+            unit="agent",
+            assumptions=FTS_ASSUMPTIONS,
+            parameters=self.settings(),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            "method": "dp-fts-de",
+            "num_agents": self.num_agents,
+            "num_regions": self.num_regions,
+            "num_features": self.num_features,
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "sample_size": self.sample_size,
+            "sensitivity": self.sensitivity,
+            "num_rounds": self.num_rounds,
+            "weights": self.weights.describe(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, which may be published."""
+        last = None if self._last is None else self._last.clone()
+        return {
+            "settings": self.settings(),
+            "name": self._name,
+            "num_broadcasts": self._num_broadcasts,
+            "broadcast": last,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of a server with the same settings.
+
+        What was spent is in the ledger, which has to be the same one: give it a path.
+        Rounds that the ledger knows and the state does not are over.
+        """
+        if state_dict["settings"] != self.settings():
+            raise OptimizerStateError(
+                f"state_dict is of a server with other settings: "
+                f"{state_dict['settings']!r}."
+            )
+        number = check_count("num_broadcasts", state_dict["num_broadcasts"], minimum=0)
+        name, last = str(state_dict["name"]), state_dict["broadcast"]
+        shape = (self.num_regions, self.num_features)
+        if last is not None and (last.shape != shape or not last.isfinite().all()):
+            raise OptimizerStateError(
+                f"state_dict must have a finite broadcast of shape {shape}."
+            )
+        charged = self._num_charged(name)
+        if charged < number:
+            raise OptimizerStateError(
+                f"state_dict has {number} broadcasts, the ledger only {charged} of "
+                "them: open the ledger that was charged."
+            )
+        if self._generator is not None:
+            self._rehearse(range(self._num_broadcasts, charged))
+        self._name, self._num_broadcasts = name, charged
+        self._last = None if last is None else last.to(**self._tkwargs)
+
+    def _num_charged(self, name: str) -> int:
+        return sum(entry.count for entry in self.ledger.entries if entry.run == name)
+
+    def _rehearse(self, numbers: range) -> None:
+        """Draw the seeded noise of rounds that are over, so that none is used twice."""
+        size = self.num_regions * self.num_features
+        nothing = torch.zeros(self.num_agents, size, **self._tkwargs)
+        for number in numbers:
+            self._mechanism(number).release(nothing, ledger=Ledger())
+
+
+class _InTheNameOf:
+    """Charges a server's ledger so that the charges can be found again."""
+
+    def __init__(self, server: DPFTSServer) -> None:
+        self._server = server
+
+    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> None:
+        server = self._server
+        server.ledger.charge(
+            event,
+            count=count,
+            run=server._name,
+            **labels,
+        )
+        # At once: a round that is interrupted before it draws is over, and paid for.
+        server._num_broadcasts += count

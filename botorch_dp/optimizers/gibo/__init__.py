@@ -1,0 +1,1 @@
+"""DP-GIBO: private optimization in many dimensions, from gradients of a surrogate."""

@@ -1,0 +1,51 @@
+"""Private gradient descent on true gradients: what DP-GIBO is compared with.
+
+References:
+    .. [Avella2023noisy] M. Avella-Medina, C. Bradshaw and P.-L. Loh. Differentially
+        Private Inference via Noisy Optimization. Annals of Statistics, 2023.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from torch import Tensor
+
+from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
+from botorch_dp.optimizers.gibo.gradient_descent import PrivateGradientDescent
+
+
+class NoisyGradientDescent(PrivateGradientDescent):
+    """Private gradient descent on true per-record gradients [Avella2023noisy]_.
+
+    What DP-GIBO would do if gradients could be had: ``ask`` returns the current point
+    and ``tell`` takes an ``n x d`` tensor of gradients in the original coordinates.
+    See :class:`PrivateGradientDescent` for the arguments.
+
+    Example:
+        >>> from botorch_dp import GDP
+        >>> records = torch.rand(1000, 2, dtype=torch.float64)  # private
+        >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        >>> opt = NoisyGradientDescent(
+        ...     bounds, 1000, GDP(mu=1.0), num_steps=10, clip_norm=1.0
+        ... )
+        >>> result = opt.run(lambda x: x - records, progress=False)
+        >>> result.certificate.guarantee
+        GDP(mu=1)
+    """
+
+    name = "noisy gradient descent"
+    noun: ClassVar[str] = "the gradient of each record"
+
+    def _propose(self) -> Tensor:
+        return self._parameter.unsqueeze(0)
+
+    def _private_gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
+        slope = self.coordinates.slope(self._parameter)
+        for gradients in checked_chunks(
+            losses,
+            self.coordinates.from_search(points),
+            self.num_records,
+            self.coordinates.dim,
+            self.noun,
+        ):
+            yield gradients * slope

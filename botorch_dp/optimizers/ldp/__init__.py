@@ -1,0 +1,1 @@
+"""LDP-BO: local privacy on a stream of users who answer once."""

@@ -1,0 +1,274 @@
+r"""What a user sends: its clipped gradient with noise of its own.
+
+Whoever the user is, a gradient clipped to norm B lies within 2 B of any other user's.
+That is the sensitivity, in the L2 norm for Gaussian noise and in the L1 norm for
+Laplace noise, where clipping is in the L1 norm, too.
+
+References:
+    .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
+        Wasserstein Compression. Its Corollary B.1 adds noise of standard deviation
+        :math:`B \sqrt{q / (2 \epsilon)}` for :math:`(q, \epsilon)` Renyi privacy; with
+        the sensitivity 2 B it has to be :math:`B \sqrt{2 q / \epsilon}`, which is what
+        ``RDP`` gives here. Its Laplace noise needs the L1 sensitivity.
+    .. [Hsu2012tail] D. Hsu, S. Kakade and T. Zhang. A Tail Inequality for Quadratic
+        Forms of Subgaussian Random Vectors. Electronic Communications in Probability,
+        2012. Its theorem, with the identity for A.
+    .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete Gaussian
+        for Differential Privacy. NeurIPS 2020. It is subgaussian.
+    .. [Bakry2014markov] D. Bakry, I. Gentil and M. Ledoux. Analysis and Geometry of
+        Markov Diffusion Operators. 2014. Section 4.4, on exponential tails.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from scipy.special import gammainccinv
+from torch import Tensor
+
+from botorch_dp._validation import (
+    check_choice,
+    check_clip_norm,
+    check_count,
+    check_nonnegative,
+    check_probability,
+)
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    WeakGuaranteeWarning,
+)
+from botorch_dp.privacy import (
+    GDP,
+    ApproxDP,
+    GaussianMechanism,
+    Guarantee,
+    LaplaceMechanism,
+    Ledger,
+    PrivacyEvent,
+    SecureNoise,
+    SeededNoise,
+    classical_gaussian_noise_std,
+    clip_rows,
+)
+from botorch_dp.privacy.calibration import check_guarantee
+from botorch_dp.privacy.ledger import Chargeable
+
+MECHANISMS = ("gaussian", "classical", "laplace")
+_WEAK_DELTA = 1e-2
+# What the grid of secure noise may add to the length of a message, in clip norms.
+_GRID_SLACK = 0.25
+
+
+class LocalRelease:
+    r"""Clips a user's gradient, and adds noise to it.
+
+    Args:
+        guarantee: What one message has to meet. ``ApproxDP`` is calibrated by the
+            analytic formula, ``GDP`` and ``RDP`` exactly; ``PureDP`` takes Laplace
+            noise.
+        clip_norm: The bound B.
+        mechanism: ``"gaussian"``, ``"laplace"`` (clips in the L1 norm), or
+            ``"classical"``: the textbook Gaussian calibration, to reproduce a paper.
+        generator: Seeds the noise: for experiments only.
+        secure: Exact discrete noise.
+
+    Example:
+        >>> from botorch_dp import GDP, Ledger
+        >>> release = LocalRelease(GDP(mu=1.0), clip_norm=1.0)
+        >>> release.noise_std
+        2.0
+        >>> release(torch.tensor([3.0, 4.0]), ledger=Ledger()).shape
+        torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        guarantee: Guarantee,
+        clip_norm: float,
+        *,
+        mechanism: str = "gaussian",
+        generator: torch.Generator | None = None,
+        secure: bool | SecureNoise = False,
+    ) -> None:
+        self.guarantee = check_guarantee("guarantee", guarantee)
+        self.clip_norm = check_clip_norm("clip_norm", clip_norm)
+        self.kind = check_choice("mechanism", mechanism, MECHANISMS)
+        self._norm = "l1" if mechanism == "laplace" else "l2"
+        sensitivity = 2.0 * self.clip_norm
+        if isinstance(guarantee, ApproxDP) and guarantee.delta > _WEAK_DELTA:
+            warnings.warn(
+                f"{guarantee!r} lets a message reveal its user with probability "
+                f"{guarantee.delta:.4g}: choose delta below one over the number of "
+                "users.",
+                WeakGuaranteeWarning,
+                stacklevel=3,
+            )
+        if mechanism == "classical":
+            if not isinstance(guarantee, ApproxDP):
+                raise InvalidArgumentError(
+                    "mechanism='classical' needs guarantee to be an ApproxDP(epsilon, "
+                    f"delta), got {guarantee!r}."
+                )
+            with warnings.catch_warnings():
+                # What it really gives is what is charged and certified.
+                warnings.simplefilter("ignore", WeakGuaranteeWarning)
+                noise_std = classical_gaussian_noise_std(
+                    guarantee, sensitivity=sensitivity
+                )
+            guarantee = GDP(sensitivity / noise_std)
+        make = LaplaceMechanism if mechanism == "laplace" else GaussianMechanism
+        self._mechanism = make(
+            guarantee,
+            sensitivity=sensitivity,
+            generator=generator,
+            secure=secure,
+            unit="user",
+        )
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise on each number."""
+        if isinstance(self._mechanism, LaplaceMechanism):
+            return math.sqrt(2.0) * self._mechanism.scale
+        return self._mechanism.noise_std
+
+    def __call__(
+        self, private_gradients: Tensor, *, ledger: Chargeable, batch_dims: int = 0
+    ) -> Tensor:
+        """Clip, charge, add noise: in this order. The result may be sent to anyone.
+
+        Args:
+            private_gradients: A ``batch_shape x p`` tensor, one user's gradient or
+                several users'. One that is not finite counts as zero.
+            ledger: What is charged.
+            batch_dims: How many leading dimensions index users.
+        """
+        clipped = clip_rows(private_gradients, self.clip_norm, norm=self._norm)
+        return self._mechanism.release(clipped, ledger=ledger, batch_dims=batch_dims)
+
+    def charge_first(
+        self,
+        private_gradient: Callable[[], Tensor],
+        *,
+        ledger: Chargeable,
+        size: int,
+        device: torch.device,
+    ) -> Tensor:
+        """Charge, and only then compute a gradient, clip it and add noise.
+
+        For a gradient from a user's own code: whatever that code does, it was paid for.
+
+        Args:
+            private_gradient: Returns one user's gradient, a tensor of ``size`` numbers.
+            ledger: What is charged.
+            size: How many numbers the message has.
+            device: Where the gradient will be.
+        """
+        self._mechanism.noise_source.check_device(device)
+        self.charge(ledger, size=size)
+        paid = _PaidFor(self._mechanism.event(size))
+        return self(private_gradient(), ledger=paid)
+
+    def fits(self, ledger: Ledger, *, size: int) -> bool:
+        """Return whether the ledger allows one more message of ``size`` numbers."""
+        return ledger.allows(self._mechanism.event(size))
+
+    def check_budget(self, ledger: Ledger, *, size: int) -> None:
+        """Raise unless the ledger allows one more message of ``size`` numbers."""
+        if not self.fits(ledger, size=size):
+            raise BudgetExceededError(
+                f"Another message would pass the cap {ledger.cap!r}: nothing was "
+                "evaluated, recorded or drawn."
+            )
+
+    def charge(self, ledger: Chargeable, *, size: int) -> None:
+        """Charge a message of ``size`` numbers that is not sent, or was and is lost."""
+        mechanism = self._mechanism
+        ledger.charge(
+            mechanism.event(size),
+            mechanism=mechanism.name,
+            adjacency=mechanism.adjacency,
+            noise=mechanism.noise_source.name,
+            unit=mechanism.unit,
+        )
+
+    def skip(self, like: Tensor) -> None:
+        """Draw the noise of a message and lose it, if it can be repeated."""
+        source = self._mechanism.noise_source
+        if isinstance(source, SeededNoise):
+            draw = source.add_laplace if self._norm == "l1" else source.add_gaussian
+            draw(like, 1.0)
+
+
+def longest_message(
+    *, clip_norm: float, noise_std: float, dim: int, failure: float = 1e-6
+) -> float:
+    r"""Return a length that an honest user's message hardly ever exceeds.
+
+    A message is a gradient g of norm at most B plus noise z, so it is no longer than
+    :math:`B + \|z\|`. With standard deviation :math:`\sigma` on each of p numbers, z
+    exceeds the following lengths with probability at most :math:`\beta`; the largest of
+    them counts, so that the result holds for every kind of noise.
+
+    * Gaussian and discrete Gaussian noise are subgaussian ([Canonne2020discrete]_):
+      :math:`\sigma (\sqrt p + \sqrt{2 \log(1 / \beta)})` ([Hsu2012tail]_).
+    * Laplace noise of scale :math:`b = \sigma / \sqrt 2`:
+      :math:`\sigma \sqrt p + 2 b \log(3 / \beta)`. The norm is 1-Lipschitz,
+      :math:`E \|z\| \le \sigma \sqrt p`, and the distribution has the Poincare
+      constant :math:`4 b^2` in any dimension, which gives
+      :math:`P(\|z\| \ge E \|z\| + r) \le 3 e^{-r / (2 b)}` ([Bakry2014markov]_).
+      In few dimensions b times the upper quantile of a Gamma variable of shape p is
+      smaller, and holds since :math:`\|z\| \le \|z\|_1`.
+    * A discrete Laplace variable lies within one grid step of a Laplace variable with
+      the same quantiles. This and the rounding of g to the grid add at most
+      :math:`3 \sqrt p / 2` steps, which is less than B / 4 for a grid that a mechanism
+      accepts: its :math:`\sqrt p` (or, for Laplace noise, p) steps are at most a
+      twentieth of the sensitivity 2 B.
+
+    All of this is public, and to refuse longer messages is post-processing.
+
+    Args:
+        clip_norm: The bound B.
+        noise_std: The standard deviation of the noise on each number. If users have
+            different ones, the largest.
+        dim: How many numbers p a message has.
+        failure: The probability :math:`\beta` that an honest message is longer.
+
+    Example:
+        >>> round(longest_message(clip_norm=1.0, noise_std=2.0, dim=2), 1)
+        24.9
+    """
+    reach = (1 + _GRID_SLACK) * check_clip_norm("clip_norm", clip_norm)
+    noise_std = check_nonnegative("noise_std", noise_std)
+    dim = check_count("dim", dim)
+    failure = check_probability("failure", failure)
+    gaussian = math.sqrt(dim) + math.sqrt(2 * math.log(1 / failure))
+    laplace = min(
+        math.sqrt(dim) + math.sqrt(2) * math.log(3 / failure),
+        float(gammainccinv(dim, failure)) / math.sqrt(2),
+    )
+    return reach + noise_std * max(gaussian, laplace)
+
+
+class _PaidFor:
+    """Takes the charge of one release that a ledger was charged for before.
+
+    Args:
+        event: What was charged.
+    """
+
+    def __init__(self, event: PrivacyEvent) -> None:
+        self._event: PrivacyEvent | None = event
+
+    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: Any) -> None:
+        """Raise unless this is the release that was paid for."""
+        del labels
+        if event != self._event or count != 1:
+            raise BudgetExceededError(
+                f"One release of {self._event!r} was paid for, not {count} of "
+                f"{event!r}."
+            )
+        self._event = None

@@ -1,0 +1,1 @@
+"""Private release of the best candidate and of its value."""

@@ -1,0 +1,177 @@
+r"""Scores of candidates from bounded losses, whose sensitivity is known exactly.
+
+Losses lie in a public range of width R (they are clipped to it), and the points D where
+they are known do not depend on private data. They are counted from the lower end of the
+range, and all sums are in double precision: far from zero, rounding would exceed R/n.
+Three ways to score candidates, each with
+the most that replacing one of n records can change a score:
+
+* ``"evaluated"``: the mean loss at the points of D themselves: R/n.
+* ``"per-record"``: every record's own losses, smoothed by a Gaussian process (a public
+  linear map w, applied to its losses), the prediction clipped to the range, then
+  averaged: R/n, whatever w is. It costs n predictions for each candidate.
+* ``"linear"``: the smoothed mean loss: :math:`\|w\|_1 R/n`, at the worst candidate.
+
+The weights w are public. They are solved for in double precision, whatever the dtype of
+the candidates, and no row that is applied to private losses has a larger norm than the
+sensitivity was computed from: solving for one candidate rounds differently from solving
+for many, and an ill-conditioned kernel matrix magnifies that.
+
+Smoothing can choose a candidate that was never evaluated; it pays for the choice among
+more of them. All scores are minus the estimated loss: higher is better.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from botorch_dp.models.dictionary import KernelDictionary
+from botorch_dp.models.kernels.derivatives import kernel_value
+from botorch_dp.optimizers.core.charging import mean_sensitivity
+
+METHODS = ("evaluated", "per-record", "linear")
+
+# Entries of predictions or weights held at a time: 64 MB.
+_BLOCK = 2**23
+# Multiplications that scoring record by record may take: a minute or so.
+_AFFORDABLE = 5e11
+# The part of the range that the choice among all candidates may cost.
+_ACCEPTABLE = 0.1
+
+
+class StableScores:
+    """Scores of all candidates from clipped losses at some points.
+
+    Args:
+        kernel: The covariance function of the smoother, hyperparameters fixed.
+        candidates: An ``N x d`` tensor.
+        evaluated: The indices of the points D among them.
+        num_records: The number n of records.
+        width: The width R of the range: losses lie between 0 and R.
+        noise_variance: Of the smoother.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        candidates: Tensor,
+        evaluated: list[int],
+        *,
+        num_records: int,
+        width: float,
+        noise_variance: float,
+    ) -> None:
+        self._candidates, self._evaluated = candidates.double(), evaluated
+        self._n, self._width, self._middle = num_records, width, width / 2
+        self._dictionary = KernelDictionary(
+            kernel, self._candidates[evaluated], noise_variance=noise_variance
+        )
+
+    @property
+    def record_sensitivity(self) -> float:
+        """What one record can change of a mean of losses in the range: R/n."""
+        return mean_sensitivity(self._width, self._n)
+
+    def choose_method(self, epsilon: float) -> str:
+        """Choose how to score, from public numbers alone.
+
+        The choice among N candidates costs about 2 Delta log(N) / epsilon. If that is
+        more than a tenth of the range for all candidates, the evaluated points are
+        scored alone; otherwise the smoother with the smaller sensitivity that can be
+        afforded.
+        """
+        N, T = len(self._candidates), len(self._evaluated)
+        smoother, sensitivity = "per-record", self.record_sensitivity
+        affordable = self._n * N * T <= _AFFORDABLE
+        # The other is the smaller if all norms of weights are below 1; most often the
+        # first chunk of candidates has a larger one.
+        norms = (weights.abs().sum(dim=-1).max() for weights in self._weights())
+        if not affordable or all(norm < 1.0 for norm in norms):
+            smoother, sensitivity = "linear", self.sensitivity("linear")
+        cost = 2 * sensitivity * math.log(N) / epsilon
+        acceptable = cost <= _ACCEPTABLE * self._width
+        return smoother if acceptable else "evaluated"
+
+    def sensitivity(self, method: str) -> float:
+        """Return the most that one record can change the score of any candidate."""
+        if method != "linear":
+            return self.record_sensitivity
+        norm, T = self._largest_norm, len(self._evaluated)
+        # A product of T terms, each at most R/2 times its weight, and R/2 added to it:
+        # the two sums that are compared differ by no more than this through rounding.
+        rounding = (T + 4) * 2.0**-52 * (1 + norm) * self._width
+        return norm * self.record_sensitivity + rounding
+
+    def candidates(self, method: str) -> Tensor:
+        """Return the indices of the candidates that are scored."""
+        device = self._candidates.device
+        if method == "evaluated":
+            return torch.tensor(self._evaluated, device=device)
+        return torch.arange(len(self._candidates), device=device)
+
+    def private_scores(self, method: str, private_losses: Tensor) -> Iterator[Tensor]:
+        """Yield the scores of consecutive candidates.
+
+        Args:
+            method: One of ``METHODS``.
+            private_losses: An ``n x T`` tensor of doubles between 0 and R.
+        """
+        if method == "evaluated":
+            yield -private_losses.mean(dim=0)
+            return
+        centred = private_losses - self._middle
+        mean = centred.mean(dim=0)
+        for weights in self._weights():  # chunk x T
+            if method == "linear":
+                yield -(self._bounded(weights) @ mean + self._middle)
+            else:
+                yield -self._smooth_records(centred, weights)
+
+    def value_sensitivity(self, method: str) -> float:
+        """Return the most that one record can change the estimate of any loss."""
+        return max(self.record_sensitivity, self.sensitivity(method))
+
+    def private_value(self, method: str, private_losses: Tensor, index: int) -> Tensor:
+        """Return the estimated loss of one candidate, above the range's lower end."""
+        if index in self._evaluated:
+            return private_losses[:, self._evaluated.index(index)].mean()
+        centred = private_losses - self._middle
+        weights = self._weights_of(self._candidates[index].unsqueeze(0))
+        if method == "linear":
+            mean = centred.mean(dim=0)
+            return (self._bounded(weights) @ mean).squeeze(0) + self._middle
+        return self._smooth_records(centred, weights).squeeze(0)
+
+    def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
+        total = weights.new_zeros(len(weights))
+        for block in centred.split(max(1, _BLOCK // len(weights))):
+            predicted = (block @ weights.mT + self._middle).clamp_(0.0, self._width)
+            total += predicted.sum(dim=0)
+        return total / self._n
+
+    @cached_property
+    def _largest_norm(self) -> float:
+        """The largest L1 norm of the weights of any candidate, public."""
+        return max(
+            float(weights.abs().sum(dim=-1).max()) for weights in self._weights()
+        )
+
+    def _bounded(self, weights: Tensor) -> Tensor:
+        """Return the weights, none with a larger norm than the sensitivity allows."""
+        norms = weights.abs().sum(dim=-1, keepdim=True)
+        return weights * (self._largest_norm / norms).clamp(max=1.0)
+
+    def _weights(self) -> Iterator[Tensor]:
+        size = max(1, _BLOCK // max(1, len(self._evaluated)))
+        for chunk in self._candidates.split(min(size, 2**15)):
+            yield self._weights_of(chunk)
+
+    @torch.no_grad()
+    def _weights_of(self, points: Tensor) -> Tensor:
+        kernel = self._dictionary.kernel
+        cross = kernel_value(kernel, self._dictionary.points, points)  # T x N
+        return self._dictionary.solve(cross.contiguous()).mT

@@ -1,0 +1,158 @@
+"""What users have spent who answer once each: the costliest answers, and how many."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from botorch_dp._validation import check_choice, check_count
+from botorch_dp.privacy import (
+    Certificate,
+    GaussianEvent,
+    LaplaceEvent,
+    Ledger,
+    PrivacyEvent,
+    PureEvent,
+    SystemNoise,
+    ZCDPEvent,
+)
+from botorch_dp.privacy.entries import NOISE_NAMES
+from botorch_dp.privacy.events import check_event
+
+# How costly an event is beside others of its kind, whatever delta is.
+_COSTS: dict[type[PrivacyEvent], Callable[[Any], float]] = {
+    GaussianEvent: lambda event: -event.noise_multiplier,
+    LaplaceEvent: lambda event: -event.noise_multiplier,
+    ZCDPEvent: lambda event: event.rho,
+    PureEvent: lambda event: event.epsilon,
+}
+
+
+class OneAnswerEach:
+    """Takes the charges of a stream of users, in constant memory.
+
+    Every charge is another user's. Users do not compose: what holds for all of them is
+    what holds for the one whose answer cost most. Of each kind of noise the costliest
+    answer is kept, as kinds cannot be compared for every delta at once.
+
+    Example:
+        >>> from botorch_dp.privacy import GaussianEvent
+        >>> spent = OneAnswerEach()
+        >>> for multiplier in (3.0, 2.0, 4.0):
+        ...     spent.charge(GaussianEvent(noise_multiplier=multiplier))
+        >>> spent.num_users, spent.certificate().guarantee
+        (3, GDP(mu=0.5))
+    """
+
+    def __init__(self) -> None:
+        self.num_users = 0
+        self._worst: dict[type[PrivacyEvent], PrivacyEvent] = {}
+        self._noise: set[str] = set()
+        self._last: tuple[Any, ...] | None = None
+
+    def charge(
+        self,
+        event: PrivacyEvent,
+        *,
+        count: int = 1,
+        mechanism: str = "",
+        adjacency: str = "replace_one",
+        noise: str = SystemNoise.name,
+        unit: str = "user",
+    ) -> None:
+        """Record an answer. ``count`` is the number of replications, not of users."""
+        del count, mechanism
+        check_choice("unit", unit, ("user",))
+        if self._last != (event, adjacency, noise):  # what was just compared
+            check_event(event, check_choice("adjacency", adjacency, ("replace_one",)))
+            check_choice("noise", noise, NOISE_NAMES)
+            self._take(event)
+            self._noise.add(noise)
+            self._last = (event, adjacency, noise)
+        self.num_users += 1
+
+    def _take(self, event: PrivacyEvent) -> None:
+        if not self.covers(event):
+            self._worst[type(event)] = event
+
+    def covers(self, event: PrivacyEvent) -> bool:
+        """Return whether an answer of this kind was recorded that cost as much."""
+        cost, worst = _COSTS[type(event)], self._worst.get(type(event))
+        return worst is not None and cost(worst) >= cost(event)
+
+    def certificate(
+        self,
+        *,
+        deltas: Sequence[float] = (1e-3, 1e-5, 1e-7),
+        assumptions: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Certificate:
+        """Certify what holds for every user: at each delta the largest epsilon.
+
+        Args:
+            deltas: At which to state epsilon.
+            assumptions: Under which the guarantee holds.
+            parameters: Public parameters to state.
+        """
+        certificates = []
+        for event in self._worst.values() or [None]:
+            ledger = Ledger()
+            if event is not None:
+                ledger.charge(event, unit="user")
+            certificates.append(
+                Certificate.from_ledger(
+                    ledger,
+                    unit="user",
+                    deltas=deltas,
+                    assumptions=assumptions,
+                    parameters=parameters,
+                )
+            )
+        first = certificates[0]
+        return replace(
+            first,
+            guarantee=first.guarantee if len(certificates) == 1 else None,
+            epsilons={
+                delta: max(one.epsilons[delta] for one in certificates)
+                for delta in first.epsilons
+            },
+            accountant=" / ".join(sorted({one.accountant for one in certificates})),
+            noise=tuple(sorted(self._noise)),
+        )
+
+    def merge(self, other: "OneAnswerEach") -> None:
+        """Take in what the same users have spent by another account."""
+        for event in other._worst.values():
+            self._take(event)
+        self._noise |= other._noise
+        self._last = None
+        self.num_users = max(self.num_users, other.num_users)
+
+    def copy(self) -> "OneAnswerEach":
+        """Return an account of its own with the same charges."""
+        other = copy.copy(self)
+        other._worst, other._noise = dict(self._worst), set(self._noise)
+        return other
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values, for :meth:`from_state_dict`."""
+        return {
+            "num_users": self.num_users,
+            "worst": [event.to_dict() for event in self._worst.values()],
+            "noise": sorted(self._noise),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> "OneAnswerEach":
+        """Return what :meth:`state_dict` described."""
+        spent = cls()
+        for state in state_dict["worst"]:
+            event = PrivacyEvent.from_dict(state)
+            check_event(event, "replace_one")
+            spent._take(event)
+        for name in state_dict["noise"]:
+            spent._noise.add(check_choice("noise", name, NOISE_NAMES))
+        spent.num_users = check_count("num_users", state_dict["num_users"], minimum=0)
+        if len({bool(spent.num_users), bool(spent._worst), bool(spent._noise)}) > 1:
+            raise ValueError(f"{spent.num_users} users, and a cost of {state_dict!r}")
+        return spent

@@ -1,0 +1,331 @@
+"""The server's side: a function of public messages, in a state that does not grow."""
+
+import math
+
+import pytest
+import torch
+
+from botorch_dp import GDP, LDPBOClient, LDPBOServer, Ledger, PureDP, StepSchedule
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+    MessageError,
+    OptimizerStateError,
+)
+from botorch_dp.optimizers import Answer, longest_message
+from tests.optimizers.problems import DOUBLE, same_state, seeded
+
+P = 3
+MODES = ["stencil", "swc"]
+
+
+def server(x=None, mode="stencil", **kwargs):
+    x = torch.zeros(P, **DOUBLE) if x is None else x
+    kwargs.setdefault("step", StepSchedule(0.1))
+    kwargs.setdefault("max_norm", math.inf)
+    return LDPBOServer(x, mode=mode, **kwargs)
+
+
+def feed(to, count, seed=0, scale=1.0):
+    generator = seeded(seed)
+    for _ in range(count):
+        asked = to.query()
+        message = scale * torch.randn(P, generator=generator, **DOUBLE)
+        to.receive(Answer(asked.run, asked.step, message).to_bytes())
+    return to
+
+
+class TestFollows:
+    def test_steps_and_average(self):
+        ours = server(average="running", step=StepSchedule(0.5, power=0.5))
+        generator, x, sum_x = seeded(0), torch.zeros(P, **DOUBLE), 0.0
+        for t in range(1, 11):
+            message = torch.randn(P, generator=generator, **DOUBLE)
+            ours.receive(Answer(ours.run, t, message))
+            x = x - 0.5 / t**0.5 * message
+            sum_x = sum_x + x
+        assert torch.allclose(ours.x, x)
+        assert torch.allclose(ours.average, sum_x / 10)
+        assert ours.num_steps == 10
+
+    def test_projects_on_the_box(self):
+        bounds = torch.tensor([[-1.0] * P, [1.0] * P], **DOUBLE)
+        ours = feed(server(bounds=bounds), 30, scale=100.0)
+        assert (ours.x.abs() <= 1.0).all()
+        assert (ours.surrogate.points.abs() <= 1.0 + 1e-12).all()
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_queries_give_gradients(self, mode):
+        ours = feed(server(mode=mode), 20, scale=0.3)
+        query = ours.query()
+        slope = torch.tensor([1.0, -2.0, 0.5], **DOUBLE)
+        gradient = query.gradient(query.evaluation_points @ slope)
+        # The dictionary is as exact as kappa = 0.1 asks; the stencil is exact.
+        atol = 1e-9 if mode == "stencil" else 0.2
+        assert torch.allclose(gradient, slope, atol=atol)
+
+    def test_reaches_the_mean_record_of_a_fleet(self):
+        generator = seeded(7)
+        records = 1.0 + 0.3 * torch.randn(400, P, generator=generator, **DOUBLE)
+        ours = server(step=StepSchedule(0.5, power=0.5))
+        for record in records:
+            client = LDPBOClient(
+                lambda X, record=record: (X - record).square().sum(dim=-1) / 2,
+                GDP(8.0),
+                clip_norm=2.0,
+                generator=generator,
+            )
+            assert ours.visit(client)
+        assert torch.allclose(ours.average, torch.ones(P, **DOUBLE), atol=0.15)
+
+
+class TestPublicState:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_same_messages_same_state(self, mode):
+        """Two streams of users whose answers are made the same."""
+        ours, other = server(mode=mode), server(mode=mode)
+        other.run = ours.run
+        generator = seeded(5)
+        for t in range(1, 31):
+            message = torch.randn(P, generator=generator, **DOUBLE)
+            for number, to in enumerate((ours, other)):
+                user = LDPBOClient(
+                    lambda X, n=number: (X - 10.0 * n).square().sum(dim=-1),
+                    GDP(1.0),
+                    1.0,
+                )
+                answer = user.answer(to.query())
+                to.receive(Answer(answer.run, answer.step, message))
+            assert same_state(ours.state_dict(), other.state_dict()), t
+        assert ours.query().to_bytes() == other.query().to_bytes()
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_state_stays_small(self, mode, tmp_path):
+        ours = feed(server(mode=mode), 300)
+        ours.save(tmp_path / "state")
+        early = (tmp_path / "state").stat().st_size
+        feed(ours, 700, seed=1).save(tmp_path / "state")
+        late = (tmp_path / "state").stat().st_size
+        assert late < 2 * early < 2**20
+
+    @pytest.mark.parametrize("mode", [*MODES, "swc-literal"])
+    @pytest.mark.filterwarnings("ignore:.*:botorch_dp.exceptions.CollapseWarning")
+    def test_goes_on_from_a_file(self, mode, tmp_path):
+        whole = feed(server(mode=mode), 25)
+        half = feed(server(mode=mode), 12)
+        half.save(tmp_path / "state")
+        resumed = server(mode=mode)
+        resumed.load(tmp_path / "state")
+        assert same_state(resumed.state_dict(), half.state_dict())
+        generator = seeded(0)
+        for t in range(1, 26):
+            message = torch.randn(P, generator=generator, **DOUBLE)
+            if t > 12:
+                resumed.receive(Answer(half.run, t, message))
+        assert torch.equal(resumed.x, whole.x)
+        assert torch.equal(resumed.average, whole.average)
+        assert torch.equal(resumed.surrogate.points, whole.surrogate.points)
+
+    def test_a_state_that_does_not_fit_changes_nothing(self):
+        ours = feed(server(), 5)
+        before = ours.state_dict()
+        good = feed(server(), 3).state_dict()
+        bad = [
+            {},
+            {**good, "version": 9},
+            {**good, "x": torch.zeros(2, **DOUBLE)},
+            {**good, "x": torch.full((P,), float("nan"), **DOUBLE)},
+            {**good, "run": "abc"},
+            {**good, "num_steps": -1},
+            {**good, "average": {}},
+            {**good, "average": {**good["average"], "count": float("inf")}},
+            {**good, "average": {**good["average"], "count": 4}},
+            {**good, "average": {**good["average"], "weights": [0.0, 0.0]}},
+            {**good, "average": {**good["average"], "since": good["x"] * torch.nan}},
+            {**good, "surrogate": {"points": torch.zeros(1, **DOUBLE)}},
+            server(mode="swc").state_dict(),
+            server(step=StepSchedule(0.2)).state_dict(),
+        ]
+        for state in bad:
+            with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
+                ours.load_state_dict(state)
+            assert same_state(ours.state_dict(), before)
+
+    def test_a_dictionary_that_does_not_fit_changes_nothing(self):
+        ours = feed(server(mode="swc"), 5)
+        before, good = ours.state_dict(), feed(server(mode="swc"), 3).state_dict()
+        dictionary = good["surrogate"]
+        for broken in (
+            {**dictionary, "x": dictionary["x"] + 1.0},
+            {**dictionary, "inverse": dictionary["inverse"] * torch.nan},
+            {**dictionary, "mask": torch.tensor(True, device="cpu")},
+        ):
+            with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
+                ours.load_state_dict({**good, "surrogate": broken})
+            assert same_state(ours.state_dict(), before)
+
+
+class TestHostileUsers:
+    """One answer, of any length, against the bound that public facts give."""
+
+    B, SIGMA, RADIUS = 1.0, 2.0, 0.7
+
+    def bounded(self, dim=P, sigma=SIGMA, **kwargs):
+        step = StepSchedule.for_noise(
+            radius=self.RADIUS, clip_norm=self.B, noise_std=sigma, dim=dim
+        )
+        return LDPBOServer(torch.zeros(dim, **DOUBLE), step=step, **kwargs)
+
+    @pytest.mark.parametrize("length", [1e3, 1e8, 1e200])
+    @pytest.mark.parametrize("mode", MODES)
+    def test_too_long_by_default(self, mode, length):
+        ours = self.bounded(mode=mode)
+        before = ours.state_dict()
+        far = torch.tensor([length, 0.0, 0.0], **DOUBLE)
+        with pytest.raises(MessageError, match="no longer than max_norm="):
+            ours.receive(Answer(ours.run, 1, far))
+        assert same_state(ours.state_dict(), before)
+
+    @pytest.mark.parametrize("dim", [1, 2, 5, 20, 300])
+    @pytest.mark.parametrize("sigma", [1e-3, 0.1, 1.0, 1e3])
+    def test_the_longest_moves_it_by_less_than_half_the_radius(self, dim, sigma):
+        ours = self.bounded(dim, sigma)
+        longest = longest_message(clip_norm=self.B, noise_std=sigma, dim=dim)
+        assert ours.max_norm == longest
+        far = torch.zeros(dim, **DOUBLE)
+        far[0] = -longest * (1 - 1e-12)
+        ours.receive(Answer(ours.run, 1, far))
+        assert 0.0 < float(ours.x[0]) < self.RADIUS / 2
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [{"guarantee": GDP(1.0)}, {"guarantee": PureDP(1.0), "mechanism": "laplace"}],
+    )
+    def test_honest_users_are_heard(self, kwargs):
+        ours, generator = None, seeded(4)
+        for _ in range(200):
+            user = LDPBOClient(
+                lambda X: 100.0 * X.sum(dim=-1),
+                clip_norm=self.B,
+                generator=generator,
+                **kwargs,
+            )
+            ours = ours or self.bounded(sigma=user.noise_std)
+            assert ours.visit(user)
+        assert ours.num_steps == 200
+
+    def test_a_schedule_that_knows_nothing_needs_a_bound(self):
+        x, step = torch.zeros(P, **DOUBLE), StepSchedule(0.1)
+        with pytest.raises(
+            InvalidArgumentError, match=r"max_norm must be given.*for_no"
+        ):
+            LDPBOServer(x, step=step)
+        assert LDPBOServer(x, step=step, max_norm=7.0).max_norm == 7.0
+        endless = LDPBOServer(x, step=step, max_norm=math.inf)
+        assert endless.settings()["max_norm"] is None  # as JSON has no infinity
+        endless.receive(Answer(endless.run, 1, torch.full((P,), 1e6, **DOUBLE)))
+        assert endless.x.tolist() == [-1e5] * P
+
+    def test_a_bound_of_ones_own_comes_first(self):
+        assert self.bounded(max_norm=3.0).max_norm == 3.0
+
+    @pytest.mark.parametrize("max_norm", [0.0, -1.0, math.nan, "long"])
+    def test_bounds_that_are_none(self, max_norm):
+        with pytest.raises(InvalidArgumentError, match="max_norm must be a"):
+            self.bounded(max_norm=max_norm)
+
+
+class TestRefuses:
+    def answer(self, to, **changes):
+        fields = {"run": to.run, "step": 1, "gradient": torch.zeros(P, **DOUBLE)}
+        return Answer(**{**fields, **changes})
+
+    @pytest.mark.parametrize(
+        ("changes", "match"),
+        [
+            ({"run": bytes(16)}, "another run"),
+            ({"step": 2}, "to step 2, the server is at 1"),
+            ({"gradient": torch.zeros(P + 1, **DOUBLE)}, "must have 3 numbers, got 4"),
+            ({"gradient": torch.full((P,), float("nan"), **DOUBLE)}, "must be finite"),
+        ],
+    )
+    def test_answers(self, changes, match):
+        ours = server()
+        state = ours.state_dict()
+        with pytest.raises(MessageError, match=match):
+            ours.receive(self.answer(ours, **changes))
+        assert same_state(ours.state_dict(), state)
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_answers_that_would_carry_it_out_of_the_world(self, mode, dtype):
+        x = torch.zeros(P, dtype=dtype, device="cpu")
+        ours = server(x, mode=mode, step=StepSchedule(10.0))
+        state = ours.state_dict()
+        for value in (1e39, 1.7e308):
+            far = torch.full((P,), value, **DOUBLE)
+            if dtype == torch.float64 and value < 1e300:
+                continue
+            with pytest.raises(MessageError, match="no honest user"):
+                ours.receive(self.answer(ours, gradient=far))
+            assert same_state(ours.state_dict(), state)
+
+    def test_answers_longer_than_agreed(self):
+        ours = server(max_norm=3.0)
+        with pytest.raises(MessageError, match=r"no longer than max_norm=3\.0"):
+            ours.receive(self.answer(ours, gradient=torch.full((P,), 2.0, **DOUBLE)))
+        ours.receive(self.answer(ours, gradient=torch.full((P,), 1.7, **DOUBLE)))
+
+    def test_answers_that_come_twice(self):
+        ours = server(max_staleness=3)
+        answer = self.answer(ours, gradient=torch.ones(P, **DOUBLE))
+        ours.receive(answer)
+        resumed = server(max_staleness=3)
+        resumed.load_state_dict(ours.state_dict())
+        for to in (ours, resumed):
+            with pytest.raises(MessageError, match="followed before"):
+                to.receive(answer)
+        ours.receive(self.answer(ours))  # another one, as late
+        assert ours.num_steps == 2
+
+    def test_answers_that_come_late(self):
+        ours = feed(server(max_staleness=2), 5)  # at step 6
+        with pytest.raises(MessageError, match="max_staleness is 2"):
+            ours.receive(self.answer(ours, step=3))
+        ours.receive(self.answer(ours, step=4))
+        assert ours.num_steps == 6
+
+    @pytest.mark.parametrize(
+        ("kwargs", "match"),
+        [
+            ({"x": [0.0]}, "initial_x must be a tensor"),
+            (
+                {"x": torch.zeros(3, dtype=torch.int64, device="cpu")},
+                "float32 or float64",
+            ),
+            ({"x": torch.full((2,), float("nan"), **DOUBLE)}, "must be a finite"),
+            ({"step": 0.1}, "step must be a StepSchedule"),
+            ({"mode": "grid"}, "mode must be one of"),
+            ({"mode": "swc", "kappa": 0.0}, "kappa"),
+            ({"mode": "swc", "kappa": -1.0}, "kappa"),
+            ({"max_staleness": -1}, "max_staleness"),
+            ({"average": "median"}, "average must be one of"),
+            ({"bounds": torch.zeros(3, 2, **DOUBLE)}, "bounds must be a 2 x 3"),
+            ({"bounds": torch.zeros(2, 3, **DOUBLE)}, "lower below upper"),
+            ({"bounds": torch.ones(2, 3, **DOUBLE).cumsum(0)}, "within bounds"),
+        ],
+    )
+    def test_arguments(self, kwargs, match):
+        with pytest.raises(InvalidArgumentError, match=match):
+            server(**kwargs)
+
+    def test_a_batch_has_no_messages(self):
+        with pytest.raises(OptimizerStateError, match="for simulations"):
+            server(torch.zeros(2, P, **DOUBLE)).query()
+
+    def test_ledgers_of_users_are_their_own(self):
+        ours, shared = server(), Ledger(cap=GDP(1.0))
+        users = [
+            LDPBOClient(lambda X: X.sum(dim=-1), GDP(1.0), 1.0, ledger=shared)
+            for _ in range(2)
+        ]
+        assert [ours.visit(user) for user in users] == [True, False]

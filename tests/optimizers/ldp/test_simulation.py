@@ -1,0 +1,542 @@
+"""Streams of users simulated in one process, and the baselines beside it."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from itertools import pairwise
+
+import pytest
+import torch
+
+from botorch_dp import GDP, LDPBO, LDPSGD, ApproxDP, LDPBOClient, Ledger, StepSchedule
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+    OptimizerStateError,
+    WeakGuaranteeWarning,
+)
+from botorch_dp.models import NystromSurrogate, Stencil
+from botorch_dp.optimizers import OnlineBO, OnlineSGD
+from botorch_dp.privacy import GaussianEvent, ZCDPEvent, audit_mu
+from botorch_dp.privacy.user_account import OneAnswerEach
+from tests.optimizers.problems import DOUBLE, same_state, seeded
+
+P, R = 3, 4
+
+
+class Means:
+    """User t of replication r loses ||x - z||^2 / 2 with z around one."""
+
+    def __init__(self, seed=0, count=600, **tkwargs):
+        tkwargs = tkwargs or DOUBLE
+        noise = torch.randn(count, R, P, generator=seeded(seed), **tkwargs)
+        self.records = 1.0 + 0.5 * noise
+        self.seen = []
+
+    def losses(self, step, X):
+        self.seen.append(step)
+        return (X - self.records[step - 1].unsqueeze(-2)).square().sum(dim=-1) / 2
+
+    def gradients(self, step, x):
+        self.seen.append(step)
+        return x - self.records[step - 1]
+
+
+def make(cls=LDPBO, seed=1, guarantee=None, **kwargs):
+    x = kwargs.pop("x", torch.zeros(R, P, **DOUBLE))
+    generator = kwargs.pop("generator", seeded(seed))
+    guarantee = GDP(2.0) if guarantee is None else guarantee
+    return cls(x, guarantee, clip_norm=2.0, generator=generator, **kwargs)
+
+
+class TestRun:
+    @pytest.mark.parametrize("mode", ["stencil", "swc"])
+    def test_finds_the_mean(self, mode):
+        result = make(mode=mode).run(Means(), num_steps=600, progress=False)
+        assert result.average.shape == (R, P)
+        # Noise of 2 on each of 600 messages: 0.08 on a mean; allow 6 of these.
+        assert ((result.average - 1.0).abs() < 0.5).all()
+        assert result.certificate.guarantee.mu == pytest.approx(2.0)
+
+    def test_is_sgd_where_the_stencil_is_exact(self):
+        ours = make().run(Means(), 200, progress=False)
+        theirs = make(LDPSGD).run(Means(), 200, progress=False)
+        assert torch.allclose(ours.average, theirs.average, atol=1e-10)
+
+    def test_replications_are_runs_of_their_own(self):
+        """Those of a batch, fed with the noise it drew, are those of one each."""
+        stream, batch = Means(), make(OnlineBO0, mode="swc")
+        batch.run(stream, 50, progress=False)
+        for r in range(R):
+            alone = make(OnlineBO0, x=torch.zeros(P, **DOUBLE), mode="swc")
+            for t in range(1, 51):
+                losses = (alone.ask() - stream.records[t - 1, r]).square().sum(-1) / 2
+                alone.tell(losses)
+            assert torch.allclose(alone.x, batch.x[r], atol=1e-9)
+
+    def test_is_what_server_and_clients_do(self):
+        """The simulation and a fleet of clients, with the same noise."""
+        stream = Means()
+        simulated = make(x=torch.zeros(P, **DOUBLE), seed=9)
+        fleet = make(x=torch.zeros(P, **DOUBLE)).server
+        generator = seeded(9)
+        for t in range(30):
+            record = stream.records[t, 0]
+
+            def losses(X, record=record):
+                return (X - record).square().sum(dim=-1) / 2
+
+            simulated.tell(losses(simulated.ask()))
+            fleet.visit(LDPBOClient(losses, GDP(2.0), 2.0, generator=generator))
+        assert torch.allclose(simulated.x, fleet.x, atol=1e-12)
+
+    def test_default_steps_come_from_public_facts(self):
+        opt = make()
+        expected = StepSchedule.for_noise(
+            radius=math.sqrt(P), clip_norm=2.0, noise_std=2.0, dim=P
+        )
+        assert opt.server.step == expected
+        assert make(radius=0.1).server.step.initial < expected.initial
+
+    def test_history_stays_short(self):
+        opt = make(OnlineBO0, x=torch.zeros(P, **DOUBLE))
+        for _ in range(3000):
+            opt.tell(torch.zeros(2 * P, **DOUBLE))
+        numbers = [step.number for step in opt.history]
+        assert 256 <= len(numbers) < 512
+        assert len({b - a for a, b in pairwise(numbers)}) == 1
+        assert opt.history[-1].num_evaluations == numbers[-1] * 2 * P
+        assert opt.history[-1].num_points is None  # no dictionary
+
+    @pytest.mark.parametrize("mode", ["swc", "swc-literal"])
+    @pytest.mark.parametrize("batch", [(R,), ()])
+    def test_history_of_a_dictionary(self, mode, batch):
+        opt = make(x=torch.zeros(*batch, P, **DOUBLE), mode=mode)
+        expected = []
+        for _ in range(8):
+            X = opt.ask()
+            opt.tell((X - 1.0).square().sum(dim=-1))
+            # A slot without a point has weight zero for every partial derivative.
+            used = (opt.server.surrogate.weights != 0).any(dim=-2)
+            expected.append(tuple(used.sum(dim=-1).flatten().tolist()))
+        assert [step.num_points for step in opt.history] == expected
+        other = make(x=torch.zeros(*batch, P, **DOUBLE), mode=mode)
+        other.load_state_dict(opt.state_dict())
+        assert [step.num_points for step in other.history] == expected
+
+    def test_a_history_without_sizes_is_still_read(self):
+        opt = make(mode="swc")
+        opt.run(Means(), 3, progress=False)
+        state = opt.state_dict()
+        state["history"] = [dict(step) for step in state["history"]]
+        for step in state["history"]:
+            del step["num_points"]
+        opt.load_state_dict(state)
+        assert [step.num_points for step in opt.history] == [None] * 3
+
+    @pytest.mark.parametrize("mode", ["stencil", "swc"])
+    def test_single_precision(self, mode):
+        x = torch.zeros(R, P, dtype=torch.float32, device="cpu")
+        stream = Means(dtype=torch.float32, device="cpu")
+        result = make(x=x, mode=mode).run(stream, 20, progress=False)
+        assert result.average.dtype == torch.float32
+
+    def test_progress_bar(self, capsys):
+        make().run(Means(), 5)
+        assert "ldp-bo" in capsys.readouterr().err
+
+
+def OnlineBO0(x, guarantee, *, clip_norm, generator, **kwargs):
+    """A non-private run with the arguments of a private one."""
+    del guarantee, clip_norm, generator
+    return OnlineBO(x, step=StepSchedule(0.2), **kwargs)
+
+
+class TestGuarantees:
+    def test_one_for_each_user(self):
+        opt = make(guarantee=lambda user: GDP(1.0 + (user % 3)))
+        opt.run(Means(), 10, progress=False)
+        assert opt.certificate().guarantee.mu == pytest.approx(3.0)  # the weakest
+        stds = [step.noise_std for step in opt.history[:3]]
+        assert stds == pytest.approx([4.0 / 2.0, 4.0 / 3.0, 4.0])
+        assert "function" in opt.settings()["asked for"]
+
+    def test_noise_is_each_users_own(self):
+        opt = make(guarantee=lambda user: GDP(1e-3 if user == 2 else 1e6))
+        before = opt.x
+        opt.tell(torch.zeros(R, 2 * P, **DOUBLE))
+        assert (opt.x - before).abs().max() < 1e-3
+        opt.tell(torch.zeros(R, 2 * P, **DOUBLE))
+        assert (opt.x - before).abs().max() > 1.0
+
+    def test_weak_delta_warns(self):
+        with pytest.warns(WeakGuaranteeWarning, match="probability 0.2"):
+            make(guarantee=ApproxDP(2.0, 0.2))
+
+    def test_certificate(self):
+        certificate = make().run(Means(), 3, progress=False).certificate
+        assert certificate.unit == "user"
+        assert certificate.for_experiments_only
+        assert any("every user answers once" in a for a in certificate.assumptions)
+        assert any("4 replications" in a for a in certificate.assumptions)
+        alone = make(x=torch.zeros(P, **DOUBLE), generator=None)
+        alone.tell(torch.zeros(2 * P, **DOUBLE))
+        assert not alone.certificate().for_experiments_only
+
+    def test_audit_of_a_step(self):
+        """Two users as different as can be, in 2,000 replications of one step.
+
+        Their messages differ by 2 B against noise of 2 B / mu: with mu = 1 a claim of
+        half of that is refuted (power above 0.999), and so is noise that was halved.
+        """
+        count, sides = 2000, []
+        for sign in (-1.0, 1.0):
+            opt = LDPBO(
+                torch.zeros(count, P, **DOUBLE),
+                GDP(1.0),
+                clip_norm=2.0,
+                step=StepSchedule(1.0),
+                generator=seeded(30 + int(sign)),
+            )
+            slope = torch.tensor([sign * 1e6, 0.0, 0.0], **DOUBLE)
+            opt.tell(opt.ask() @ slope)
+            sides.append(-opt.x[:, 0])
+        result = audit_mu(*sides, threshold=0.0)
+        assert not result.rejects(GDP(1.0))
+        assert result.rejects(GDP(0.5))
+
+    def test_public_state_depends_on_messages_alone(self):
+        opts = [make(mode="swc") for _ in range(2)]
+        opts[1].server.run = opts[0].server.run
+        for t in range(20):
+            message = torch.randn(R, P, generator=seeded(t), **DOUBLE)
+            for number, opt in enumerate(opts):
+                opt._message_was, opt._message = opt._message, None
+
+                def fixed(release, private, opt=opt, message=message):
+                    opt._message_was(release, private)
+                    return message
+
+                opt._message = fixed
+                opt.tell((1.0 + number) * opt.ask().square().sum(dim=-1))
+                opt._message = opt._message_was
+        assert same_state(opts[0].state_dict(), opts[1].state_dict())
+
+
+class TestState:
+    @pytest.mark.parametrize("mode", ["stencil", "swc"])
+    def test_goes_on_with_the_noise_it_would_have_drawn(self, mode):
+        whole = make(mode=mode).run(Means(), 40, progress=False)
+        half = make(mode=mode)
+        half.run(Means(), 15, progress=False)
+        resumed = make(mode=mode)
+        resumed.load_state_dict(half.state_dict())
+        result = resumed.run(Means(), 25, progress=False)
+        assert torch.equal(result.average, whole.average)
+        assert resumed.num_asked == resumed.num_steps == 40
+        assert result.certificate.guarantee == whole.certificate.guarantee
+
+    def test_seeded_noise_is_not_forgotten(self):
+        state = make().state_dict()
+        opt = make()
+        opt.run(Means(), 3, progress=False)
+        state = opt.state_dict()
+        other = make(generator=None)
+        other.load_state_dict(state)
+        other.run(Means(), 3, progress=False)
+        assert other.certificate().for_experiments_only
+
+    def test_going_back_does_not_forget_who_was_asked(self):
+        opt = make(guarantee=lambda user: GDP(5.0 if user == 8 else 1.0))
+        opt.run(Means(), 5, progress=False)
+        state = opt.state_dict()
+        opt.run(Means(), 5, progress=False)
+        opt.load_state_dict(state)
+        stream = Means()
+        opt.run(stream, 2, progress=False)
+        assert stream.seen == [11, 12]  # nobody answers twice
+        assert opt.certificate().guarantee.mu == pytest.approx(5.0)
+
+    @pytest.mark.parametrize(
+        "guarantee", [GDP(1.0), lambda user: GDP(1.0 if user == 3 else 0.5)]
+    )
+    def test_a_state_edited_to_cheap_answers_certifies_the_true_cost(self, guarantee):
+        opt = make(guarantee=guarantee)
+        opt.run(Means(), 5, progress=False)
+        state = opt.state_dict()
+        state["spent"]["worst"] = [GaussianEvent(1e9).to_dict()]
+        other = make(guarantee=guarantee)
+        other.load_state_dict(state)
+        assert other.certificate().guarantee == opt.certificate().guarantee == GDP(1.0)
+
+    def test_refuses_other_states(self):
+        opt = make()
+        opt.run(Means(), 5, progress=False)
+        good, before = opt.state_dict(), opt.state_dict()
+        bad = [
+            {},
+            None,
+            {**good, "spent": {"num_users": 0, "worst": [], "noise": []}},
+            {**good, "spent": {"num_users": 5, "worst": [], "noise": []}},
+            {**good, "spent": {**good["spent"], "num_users": 4}},
+            {**good, "spent": {**good["spent"], "noise": ["white"]}},
+            {**good, "spent": {**good["spent"], "worst": [{"type": "nothing"}]}},
+            {**good, "stride": 0},
+            {**good, "history": [{}]},
+            {**good, "history": [{**good["history"][0], "num_points": (3,)}]},
+            {**good, "server": {}},
+            {**good, "server": {**good["server"], "x": torch.zeros(1, **DOUBLE)}},
+            make(radius=0.5).state_dict(),
+            make(mode="swc").state_dict(),
+            make(LDPSGD).state_dict(),
+        ]
+        for state in bad:
+            with pytest.raises(OptimizerStateError, match="state_dict is not one of"):
+                opt.load_state_dict(state)
+            assert same_state(opt.state_dict(), before)
+
+    def test_interrupted(self, tmp_path):
+        """An exception in the stream loses no step and no user."""
+
+        class Breaks(Means):
+            def losses(self, step, X):
+                if step == 13 and not self.mended:
+                    raise KeyboardInterrupt
+                return super().losses(step, X)
+
+        stream, path = Breaks(), tmp_path / "run"
+        stream.mended = False
+        opt = make()
+        with pytest.raises(KeyboardInterrupt):
+            opt.run(stream, 30, progress=False, checkpoint=path)
+        stream.mended = True
+        result = opt.run(stream, 30, progress=False, checkpoint=path)
+        assert stream.seen == list(range(1, 31))
+        whole = make().run(Means(), 30, progress=False)
+        assert torch.equal(result.average, whole.average)
+
+    def test_lost_users_paid_what_they_were_promised(self, tmp_path):
+        """Not what the optimizer that goes on would have given them."""
+        step = StepSchedule(0.1)
+        first = make(guarantee=lambda user: GDP(5.0), step=step)
+        first.run(Means(), 10, progress=False)
+        first._write(tmp_path / "run", ahead=7)  # and the process is killed
+        second = make(guarantee=lambda user: GDP(0.1), generator=None, step=step)
+        second.run(Means(), 12, progress=False, checkpoint=tmp_path / "run")
+        assert second.num_asked == 10 + 7 + 2
+        certificate = second.certificate()
+        assert certificate.guarantee == GDP(5.0)
+        assert certificate.for_experiments_only
+
+    def test_noise_of_every_user_is_named(self, tmp_path):
+        """Exact noise for some users is not exact noise for all."""
+        path, guarantee = tmp_path / "run", ApproxDP(1.0, 1e-5)
+        x = torch.zeros(P, **DOUBLE)
+        stream = Alone(Means())
+        secure = LDPBO(x, guarantee, 2.0, secure=True, step=StepSchedule(0.1))
+        secure.run(stream, 3, progress=False, checkpoint=path)
+        assert secure.certificate().noise == ("secure",)
+        other = LDPBO(x, guarantee, 2.0, step=StepSchedule(0.1))
+        other.run(stream, 6, progress=False, checkpoint=path)
+        certificate = other.certificate()
+        assert certificate.noise == ("secure", "system")
+        assert certificate.guarantee is None
+        assert certificate.epsilons[1e-5] == pytest.approx(1.0, abs=1e-6)
+
+    def test_a_server_from_elsewhere_is_not_certified(self):
+        opt = make()
+        opt.run(Means(), 2, progress=False)
+        other = OnlineBO(torch.zeros(R, P, **DOUBLE), step=opt.server.step)
+        other.run(Means(), 5, progress=False)
+        opt.server.load_state_dict(other.server.state_dict())
+        with pytest.raises(OptimizerStateError, match="5 steps with 2 answers"):
+            opt.certificate()
+
+    def test_checkpoint(self, tmp_path):
+        path = tmp_path / "run"
+        whole = make().run(Means(), 30, progress=False)
+        make().run(Means(), 18, progress=False, checkpoint=path, checkpoint_every=7)
+        resumed = make()
+        result = resumed.run(Means(), 30, progress=False, checkpoint=path)
+        assert torch.equal(result.average, whole.average)
+        assert resumed.num_asked == 30
+
+    def test_killed(self, tmp_path):
+        """Users who may have answered before a crash are not asked again."""
+        path = tmp_path / "run"
+        script = f"""
+            import os, signal, torch
+            from botorch_dp import GDP, LDPBO
+            class Stream:
+                def losses(self, step, X):
+                    if step == 17:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return X.square().sum(dim=-1)
+            x = torch.zeros(3, dtype=torch.float64, device="cpu")
+            opt = LDPBO(x, lambda user: GDP(3.0 if user == 16 else 1.0), 2.0)
+            opt.run(Stream(), 30, progress=False, checkpoint={str(path)!r},
+                    checkpoint_every=5)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == -signal.SIGKILL
+
+        class Stream:
+            def __init__(self):
+                self.seen = []
+
+            def losses(self, step, X):
+                self.seen.append(step)
+                return X.square().sum(dim=-1)
+
+        def guarantee(user):
+            return GDP(3.0 if user == 16 else 1.0)
+
+        opt = LDPBO(torch.zeros(3, **DOUBLE), guarantee, 2.0)
+        stream = Stream()
+        opt.run(stream, 30, progress=False, checkpoint=path, checkpoint_every=5)
+        assert stream.seen == list(range(21, 36))  # 15 steps were kept, 16 to 20 lost
+        assert opt.num_steps == 30
+        assert opt.num_asked == 35
+        # User 16 answered, or may have: the certificate covers it.
+        assert opt.certificate().guarantee.mu == pytest.approx(3.0)
+
+
+class Alone:
+    """The first replication of a stream."""
+
+    def __init__(self, stream):
+        self.records = stream.records[:, 0]
+
+    def losses(self, step, X):
+        return (X - self.records[step - 1]).square().sum(dim=-1) / 2
+
+
+class TestOneAnswerEach:
+    @pytest.mark.parametrize("scale", [1.0, 1e-8, 1e7])
+    def test_the_worst_of_each_kind(self, scale):
+        spent = OneAnswerEach()
+        for multiplier in (1.0, 0.5, 2.0):
+            spent.charge(GaussianEvent(multiplier / scale), count=7, noise="seeded")
+        assert spent.num_users == 3
+        assert spent.certificate().guarantee == GDP(2.0 * scale)
+        spent.charge(ZCDPEvent(0.5), noise="secure")
+        spent.charge(ZCDPEvent(0.1), noise="secure")
+        certificate = spent.certificate()
+        assert certificate.guarantee is None
+        assert certificate.noise == ("secure", "seeded")
+        exact = [GDP(2.0 * scale).epsilon(1e-5), zcdp_epsilon(0.5)]
+        assert certificate.epsilons[1e-5] == pytest.approx(max(exact), rel=1e-6)
+        again = OneAnswerEach.from_state_dict(spent.state_dict())
+        assert again.state_dict() == spent.state_dict()
+
+    def test_merging_forgets_nothing(self):
+        ours, other = OneAnswerEach(), OneAnswerEach()
+        ours.charge(GaussianEvent(1.0))
+        for noise, multiplier in (("seeded", 3.0), ("system", 0.5)):
+            other.charge(GaussianEvent(multiplier), noise=noise)
+        ours.merge(other)
+        assert ours.num_users == 2
+        assert ours.certificate().guarantee == GDP(2.0)
+        assert ours.certificate().for_experiments_only
+
+    def test_nobody(self):
+        state = OneAnswerEach().state_dict()
+        assert OneAnswerEach.from_state_dict(state).num_users == 0
+        with pytest.raises(InvalidArgumentError, match="at least one charge"):
+            OneAnswerEach().certificate()
+
+
+def zcdp_epsilon(rho):
+    ledger = Ledger()
+    ledger.charge(ZCDPEvent(rho))
+    return ledger.spent(1e-5)
+
+
+class TestBaselines:
+    @pytest.mark.parametrize("cls", [OnlineBO, OnlineSGD])
+    def test_not_private(self, cls):
+        opt = cls(torch.zeros(R, P, **DOUBLE), step=StepSchedule(1.0, power=1.0))
+        stream = Means()
+        result = opt.run(stream, 100, progress=False)
+        # With steps 1/t on a quadratic the iterate is the mean of the records.
+        assert torch.allclose(result.x, stream.records[:100].mean(dim=0), atol=1e-9)
+        assert not result.certificate.private
+        assert opt.history[-1].noise_std == 0.0
+
+    def test_sgd_asks_for_gradients(self):
+        opt = make(LDPSGD)
+        assert torch.equal(opt.ask(), opt.x)
+        with pytest.raises(InvalidArgumentError, match="the gradient of the user's"):
+            opt.tell(torch.zeros(R, 2 * P, **DOUBLE))
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("losses", "match"),
+        [
+            (torch.zeros(R, 5, **DOUBLE), "must have shape 4 x 6, one loss for each"),
+            (torch.zeros(6, **DOUBLE), "must have shape 4 x 6"),
+            (
+                torch.zeros(R, 6, dtype=torch.float32, device="cpu"),
+                "must be torch.float",
+            ),
+            ([0.0], r"must be a torch\.Tensor"),
+        ],
+    )
+    def test_losses(self, losses, match):
+        opt = make()
+        with pytest.raises(InvalidArgumentError, match=match):
+            opt.tell(losses)
+        assert opt.num_asked == 0
+
+    def test_arguments(self):
+        with pytest.raises(InvalidArgumentError, match="exclude each other"):
+            make(radius=1.0, step=StepSchedule(0.1))
+        x = torch.zeros(P, **DOUBLE)
+        for guarantee in (1.0, {}, None):
+            with pytest.raises(InvalidArgumentError, match="guarantee must be a Pure"):
+                LDPBO(x, guarantee, 1.0)
+        with pytest.raises(InvalidArgumentError, match="initial_x must be a tensor"):
+            LDPBO([0.0], GDP(1.0), 1.0)
+        with pytest.raises(InvalidArgumentError, match="surrogate must be"):
+            make(surrogate=5)
+        with pytest.raises(InvalidArgumentError, match="x must have shape"):
+            make(surrogate=Stencil(torch.zeros(R, P + 1, **DOUBLE)))
+        with pytest.raises(InvalidArgumentError, match="kappa is of no use"):
+            make(kappa=0.1)
+        with pytest.raises(InvalidArgumentError, match="half_width is of no use"):
+            make(mode="swc", half_width=0.1)
+        with pytest.raises(InvalidArgumentError, match="num_steps"):
+            make().run(Means(), 0)
+        with pytest.raises(OptimizerStateError, match="No step has been taken"):
+            make().result()
+
+    @pytest.mark.parametrize("kind", ["stencil", "swc", "nystrom", "sgd"])
+    def test_what_a_user_does_to_its_query_stays_with_the_user(self, kind):
+        x = torch.zeros(P, **DOUBLE)
+        cls, kwargs = LDPBO, {"mode": kind}
+        if kind == "nystrom":
+            kwargs = {"surrogate": NystromSurrogate(x)}
+        if kind == "sgd":
+            cls, kwargs = LDPSGD, {}
+        opt = cls(x, GDP(1e-3), 1e-9, step=StepSchedule(1e-12), **kwargs)
+        before = opt.server.state_dict(), opt.server.surrogate.points.clone()
+        query = opt.ask()
+        query -= 3.0  # a record
+        assert same_state(opt.server.state_dict(), before[0])
+        assert torch.equal(opt.server.surrogate.points, before[1])
+
+    def test_hostile_losses_move_no_further_than_the_bound(self):
+        for value in (float("nan"), float("inf"), 1e308):
+            opt = make(guarantee=GDP(1e9), step=StepSchedule(1.0))
+            losses = torch.zeros(R, 2 * P, **DOUBLE)
+            losses[0, 0] = value
+            opt.tell(losses)
+            assert opt.x.isfinite().all()
+            assert opt.x.norm(dim=-1).max() <= 2.0 + 1e-6
