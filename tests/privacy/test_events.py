@@ -27,7 +27,7 @@ from botorch_dp.privacy import (
     PureEvent,
     ZCDPEvent,
     curves,
-    events,
+    loss_distributions,
 )
 from botorch_dp.privacy.events import RDP_ORDERS
 
@@ -345,7 +345,7 @@ class TestFixedSizeSamples:
         assert event.epsilon_at(1e-5) == pytest.approx(curves.gdp_epsilon(0.5, 1e-5))
 
     def test_losses_beyond_the_grid_are_infinite(self, monkeypatch):
-        monkeypatch.setattr(events, "_MOST_LOSSES", 10)
+        monkeypatch.setattr(loss_distributions, "_MOST_LOSSES", 10)
         event = FixedSizeGaussianEvent(1.0, 7, 100)
         pld = event.pld(0.01)
         for epsilon in (0.0, 0.05, 0.1, 1.0):

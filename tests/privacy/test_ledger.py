@@ -210,8 +210,8 @@ class TestCharging:
         ledger = make_ledger(ApproxDP(8.0, 1e-5))
         costs = []
         ledger.charge(GaussianEvent(1e4))
-        cost = ledger._counter._filter.cost
-        ledger._counter._filter.cost = lambda event: costs.append(event) or cost(event)
+        cost = ledger._book.counter._filter.cost
+        ledger._book.counter._filter.cost = lambda event: costs.append(event) or cost(event)
         for number in range(1, 21):
             ledger.charge(GaussianEvent(1e4 + number))
             with pytest.raises(BudgetExceededError):
@@ -687,7 +687,7 @@ class TestFile:
             sqlite3.connect(tmp_path / "l.db", isolation_level=None, timeout=0)
         ) as other:
             with ledger._store.transaction() as transaction:
-                assert transaction.read_after(ledger._head) == []
+                assert transaction.read_after(ledger._book.head) == []
                 with pytest.raises(sqlite3.OperationalError, match="locked"):
                     other.execute("BEGIN IMMEDIATE")
             other.execute("BEGIN IMMEDIATE")
@@ -1068,5 +1068,5 @@ class TestProcesses:
 
 
 def test_a_guarantee_is_no_path():
-    with pytest.raises(InvalidArgumentError, match=r"path must name a file.*cap="):
+    with pytest.raises(InvalidArgumentError, match=r"path must be a file name.*cap="):
         Ledger(GDP(1.0))

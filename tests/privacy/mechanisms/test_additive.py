@@ -445,7 +445,7 @@ class TestSubsampled:
     @pytest.mark.parametrize("shape", [(3, 2), (4,)])
     def test_wrong_rows(self, shape, double):
         ledger = Ledger()
-        with pytest.raises(InvalidArgumentError, match="private_rows"):
+        with pytest.raises(InvalidArgumentError, match="private_value"):
             make("fixed_size").release(torch.ones(shape, **double), ledger=ledger)
         assert len(ledger) == 0
 
