@@ -211,7 +211,9 @@ class TestCharging:
         costs = []
         ledger.charge(GaussianEvent(1e4))
         cost = ledger._book.counter._filter.cost
-        ledger._book.counter._filter.cost = lambda event: costs.append(event) or cost(event)
+        ledger._book.counter._filter.cost = lambda event: (
+            costs.append(event) or cost(event)
+        )
         for number in range(1, 21):
             ledger.charge(GaussianEvent(1e4 + number))
             with pytest.raises(BudgetExceededError):
