@@ -12,9 +12,7 @@ from botorch_dp import (
     PureDP,
     SubsampledGaussianMechanism,
 )
-from botorch_dp.privacy import (
-    SecureNoise,
-)
+from botorch_dp.privacy import SecureNoise
 
 CPU = torch.device("cpu")
 

@@ -16,18 +16,8 @@ from botorch_dp import (
     PureDP,
     SubsampledGaussianMechanism,
 )
-from botorch_dp.exceptions import (
-    BudgetExceededError,
-    InvalidArgumentError,
-)
-from tests.privacy.mechanisms.cases import (
-    CPU,
-    INF,
-    KINDS,
-    NAN,
-    make,
-    private_value,
-)
+from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
+from tests.privacy.mechanisms.cases import CPU, INF, KINDS, NAN, make, private_value
 
 
 @pytest.mark.parametrize("kind", KINDS)

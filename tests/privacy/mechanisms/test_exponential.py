@@ -7,28 +7,11 @@ is off by two was measured with other seeds: 40 of 40.
 import pytest
 import torch
 
-from botorch_dp import (
-    ExponentialMechanism,
-    Ledger,
-    PrivacyAccountant,
-    PureDP,
-)
-from botorch_dp.exceptions import (
-    InvalidArgumentError,
-)
-from botorch_dp.privacy import (
-    ExponentialEvent,
-    audit_epsilon_finite,
-    worst_log_ratio,
-)
+from botorch_dp import ExponentialMechanism, Ledger, PrivacyAccountant, PureDP
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import ExponentialEvent, audit_epsilon_finite, worst_log_ratio
 from botorch_dp.privacy.mechanisms import exponential as selection
-from tests.privacy.mechanisms.cases import (
-    CPU,
-    SOURCES,
-    Broken,
-    make,
-    noise_arguments,
-)
+from tests.privacy.mechanisms.cases import CPU, SOURCES, Broken, make, noise_arguments
 
 
 class TestParameters:

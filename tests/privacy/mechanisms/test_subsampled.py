@@ -9,15 +9,8 @@ import math
 import pytest
 import torch
 
-from botorch_dp import (
-    GDP,
-    ApproxDP,
-    Ledger,
-    SubsampledGaussianMechanism,
-)
-from botorch_dp.exceptions import (
-    InvalidArgumentError,
-)
+from botorch_dp import GDP, ApproxDP, Ledger, SubsampledGaussianMechanism
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import (
     FixedSizeGaussianEvent,
     GaussianEvent,
@@ -27,10 +20,7 @@ from botorch_dp.privacy import (
     audit_mu,
     noise_multiplier_for,
 )
-from tests.privacy.mechanisms.cases import (
-    Broken,
-    make,
-)
+from tests.privacy.mechanisms.cases import Broken, make
 
 
 class TestParameters:
