@@ -1,12 +1,12 @@
 """Guarantees: what is promised about a release, as frozen values.
 
-A guarantee converts in two directions, and never the wrong way:
+A guarantee converts in two directions:
 
-* What it *implies*: ``to_approx(delta)`` and ``to_rdp(order)`` are weaker statements
-  that hold whenever it does, as tight as is known.
-* What *meets* it, as a budget to be spent: ``to_gdp()`` is the largest mu such that
-  every mu-GDP mechanism meets it (how much Gaussian noise is needed), ``to_pure()``
-  the largest epsilon such that every epsilon-DP mechanism does (how much Laplace).
+* To what it *implies*: ``to_approx(delta)`` and ``to_rdp(order)`` are weaker statements
+  that follow from it, as tight as is known.
+* To what *meets* it, as a budget: ``to_gdp()`` is the largest mu such that every mu-GDP
+  mechanism meets it, which determines Gaussian noise, and ``to_pure()`` the largest
+  epsilon such that every epsilon-DP mechanism meets it, which determines Laplace noise.
 
 The formulas and their references are in :mod:`botorch_dp.privacy.curves`.
 """
@@ -19,7 +19,7 @@ from botorch_dp._validation import check_nonnegative, check_positive, check_prob
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import curves
 
-# A conversion that ends at epsilon = 0 reports this much instead: larger, hence true.
+# A conversion that ends at epsilon = 0 reports this larger value, which is also valid.
 _SMALLEST_EPSILON = 1e-12
 
 
@@ -39,8 +39,8 @@ class Guarantee(ABC):
     def to_pure(self) -> "PureDP":
         """Return the largest epsilon such that every epsilon-DP mechanism meets this.
 
-        For mechanisms with nothing but their epsilon known; so exact for randomized
-        response and a little cautious for, say, Laplace noise.
+        It is exact for randomized response and a little conservative for mechanisms
+        of which more is known, such as Laplace noise.
         """
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class PureDP(Guarantee):
     """Pure epsilon-differential privacy.
 
     Args:
-        epsilon: The largest log-ratio of probabilities; finite and above zero.
+        epsilon: The largest log-ratio of probabilities, finite and above zero.
 
     Example:
         >>> PureDP(epsilon=1.0).to_approx(delta=1e-5)
@@ -96,7 +96,7 @@ class PureDP(Guarantee):
         return RDP(order, curves.pure_rdp(self.epsilon, order))
 
     def to_gdp(self) -> "GDP":
-        """Raise: no amount of Gaussian noise is purely private."""
+        """Raise, because no amount of Gaussian noise is purely private."""
         raise UnsupportedConversionError(
             f"{self!r} cannot be met by Gaussian noise of any size: use "
             "ApproxDP(epsilon, delta), or a Laplace or exponential mechanism."
@@ -115,9 +115,9 @@ class ApproxDP(Guarantee):
     """Approximate (epsilon, delta)-differential privacy.
 
     Args:
-        epsilon: Finite and above zero.
-        delta: Strictly between zero and one; well below one over the number of
-            records for the guarantee to mean much.
+        epsilon: A finite number above zero.
+        delta: A number strictly between zero and one. It should be well below one over
+            the number of records.
 
     Example:
         >>> ApproxDP(epsilon=1.0, delta=1e-5).to_gdp()
@@ -138,8 +138,8 @@ class ApproxDP(Guarantee):
             raise UnsupportedConversionError(
                 f"{self!r} implies nothing at the smaller delta={delta:.7g}."
             )
-        # (epsilon, delta) bounds the whole curve by that of randomized response with
-        # an extra chance delta of failing.
+        # (epsilon, delta) bounds the whole curve by that of randomized response that
+        # also fails with probability delta.
         rest = (delta - self.delta) / (1.0 - self.delta)
         if rest == 0.0:
             return self
@@ -164,7 +164,7 @@ class GDP(Guarantee):
     Neighbouring outputs are at least as hard to tell apart as N(0, 1) and N(mu, 1).
 
     Args:
-        mu: Finite and above zero.
+        mu: A finite number above zero.
 
     Example:
         >>> round(GDP(mu=1.0).epsilon(delta=1e-5), 6)
@@ -222,8 +222,8 @@ class RDP(Guarantee):
     """Renyi differential privacy at one order.
 
     Args:
-        order: The order (alpha) of the divergence; finite and above one.
-        epsilon: The bound on the divergence; finite and above zero.
+        order: The order (alpha) of the divergence, finite and above one.
+        epsilon: The bound on the divergence, finite and above zero.
 
     Example:
         >>> RDP(order=8.0, epsilon=0.5).to_approx(delta=1e-5)
@@ -238,7 +238,7 @@ class RDP(Guarantee):
         object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
 
     def to_approx(self, delta: float) -> "ApproxDP":
-        """Return the smallest epsilon known to follow at ``delta``."""
+        """Return the smallest epsilon that is known to follow at ``delta``."""
         delta = check_probability("delta", delta)
         return _approx(curves.rdp_epsilon(self.order, self.epsilon, delta), delta)
 

@@ -85,12 +85,8 @@ class Ledger:
         *,
         filter: str | None = None,
     ) -> None:
-        check_instance(
-            "path",
-            path,
-            (str, os.PathLike, type(None)),
-            expected="a file name or None (the budget is cap=)",
-        )
+        expected = "a file name or None (the budget is cap=)"
+        check_instance("path", path, (str, os.PathLike, type(None)), expected=expected)
         if cap is not None:
             check_guarantee("cap", cap)
         if filter is not None:
@@ -155,7 +151,7 @@ class Ledger:
         """Return every charge after the first ``number`` ones."""
         with _LOCK:
             self._refresh()
-            return tuple(self._entries[number:])
+            return tuple(self._book.entries[number:])
 
     @property
     def plan(self) -> LedgerPlan | None:
