@@ -98,8 +98,8 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     def excess(log_mu: float) -> float:
         return max(gdp_log_delta(math.exp(log_mu), epsilon), -1e300) - log_delta
 
-    # delta(epsilon; mu) <= delta(0; mu) < mu / sqrt(2 pi), so mu = delta always fits. It
-    # tends to one as mu grows, so doubling ends.
+    # delta(epsilon; mu) <= delta(0; mu) < mu / sqrt(2 pi), so mu = delta always fits.
+    # It tends to one as mu grows, so doubling ends.
     lower = math.log(delta)
     upper = math.log(
         _double_until(lambda mu: excess(math.log(mu)) > 0, start=2 * delta)
