@@ -23,9 +23,20 @@ from botorch_dp.privacy import curves
 _SMALLEST_EPSILON = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Guarantee(ABC):
     """A differential privacy guarantee, or a budget of that form."""
+
+    def __post_init__(self) -> None:
+        checks = {"delta": check_probability, "order": _check_order}
+        for item in fields(self):
+            check = checks.get(item.name, check_positive)
+            value = check(item.name, getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
+
+    def __repr__(self) -> str:
+        values = (f"{name}={value:.7g}" for name, value in asdict(self).items())
+        return f"{type(self).__name__}({', '.join(values)})"
 
     @abstractmethod
     def to_approx(self, delta: float) -> "ApproxDP":
@@ -64,7 +75,7 @@ class Guarantee(ABC):
         return kind(**values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PureDP(Guarantee):
     """Pure epsilon-differential privacy.
 
@@ -78,9 +89,6 @@ class PureDP(Guarantee):
 
     epsilon: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-
     def delta(self, epsilon: float) -> float:
         """Return the smallest delta that this guarantee implies at ``epsilon``."""
         return curves.pure_delta(self.epsilon, check_nonnegative("epsilon", epsilon))
@@ -92,7 +100,7 @@ class PureDP(Guarantee):
 
     def to_rdp(self, order: float) -> "RDP":
         """Return the smallest Renyi divergence that this guarantee implies."""
-        order = _check_order(order)
+        order = _check_order("order", order)
         return RDP(order, curves.pure_rdp(self.epsilon, order))
 
     def to_gdp(self) -> "GDP":
@@ -106,11 +114,8 @@ class PureDP(Guarantee):
         """Return the guarantee itself."""
         return self
 
-    def __repr__(self) -> str:
-        return f"PureDP(epsilon={self.epsilon:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ApproxDP(Guarantee):
     """Approximate (epsilon, delta)-differential privacy.
 
@@ -126,10 +131,6 @@ class ApproxDP(Guarantee):
 
     epsilon: float
     delta: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-        object.__setattr__(self, "delta", check_probability("delta", self.delta))
 
     def to_approx(self, delta: float) -> "ApproxDP":
         """Return the guarantee at a larger ``delta``; a smaller one is not implied."""
@@ -153,11 +154,8 @@ class ApproxDP(Guarantee):
         """Return the largest pure epsilon that implies this guarantee."""
         return PureDP(curves.pure_epsilon_within(self.epsilon, self.delta))
 
-    def __repr__(self) -> str:
-        return f"ApproxDP(epsilon={self.epsilon:.7g}, delta={self.delta:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GDP(Guarantee):
     """Gaussian differential privacy.
 
@@ -172,9 +170,6 @@ class GDP(Guarantee):
     """
 
     mu: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", check_positive("mu", self.mu))
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon that this guarantee implies at ``delta``."""
@@ -198,7 +193,7 @@ class GDP(Guarantee):
 
     def to_rdp(self, order: float) -> "RDP":
         """Return the Renyi divergence of the Gaussian pair, order * mu^2 / 2."""
-        order = _check_order(order)
+        order = _check_order("order", order)
         return RDP(order, order * self.mu**2 / 2)
 
     def to_gdp(self) -> "GDP":
@@ -213,11 +208,8 @@ class GDP(Guarantee):
         """
         return PureDP(curves.gdp_pure_epsilon(self.mu))
 
-    def __repr__(self) -> str:
-        return f"GDP(mu={self.mu:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RDP(Guarantee):
     """Renyi differential privacy at one order.
 
@@ -233,10 +225,6 @@ class RDP(Guarantee):
     order: float
     epsilon: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "order", _check_order(self.order))
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-
     def to_approx(self, delta: float) -> "ApproxDP":
         """Return the smallest epsilon that is known to follow at ``delta``."""
         delta = check_probability("delta", delta)
@@ -250,16 +238,13 @@ class RDP(Guarantee):
         """Return the largest pure epsilon that implies this guarantee."""
         return PureDP(curves.pure_epsilon_for_rdp(self.order, self.epsilon))
 
-    def __repr__(self) -> str:
-        return f"RDP(order={self.order:.7g}, epsilon={self.epsilon:.7g})"
-
 
 def _approx(epsilon: float, delta: float) -> ApproxDP:
     return ApproxDP(max(epsilon, _SMALLEST_EPSILON), delta)
 
 
-def _check_order(order: float) -> float:
-    order = check_positive("order", order)
+def _check_order(name: str, order: float) -> float:
+    order = check_positive(name, order)
     if order <= 1.0:
-        raise InvalidArgumentError(f"order must be above 1, got {order!r}.")
+        raise InvalidArgumentError(f"{name} must be above 1, got {order!r}.")
     return order
