@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from botorch_dp.models.fourier import FourierFeatures
     from botorch_dp.models.gradient_gp import GradientGP
     from botorch_dp.models.gradient_posterior import GradientPosterior
+    from botorch_dp.models.gradient_weights import GradientWeights
     from botorch_dp.models.kernels.dataset_kernel import (
         DatasetKernel,
         dataset_correlation,
@@ -55,6 +56,7 @@ __all__ = [
     "GradientGP",
     "GradientPosterior",
     "GradientSurrogate",
+    "GradientWeights",
     "KernelDictionary",
     "LeaveOneOut",
     "LinearModels",
