@@ -39,7 +39,6 @@ from botorch_dp.models.kernels.derivatives import (
     kernel_cross_hessian,
     kernel_gradient,
     kernel_value,
-    prior_gradient_covariance,
 )
 from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
 
@@ -112,9 +111,7 @@ class GradientInformation(AcquisitionFunction):
         weight = torch.ones_like(at)
         if getattr(model, "input_transform", None) is not None:
             weight = weight / model.input_transform.coefficient
-        cross = kernel_gradient(kernel, at, inputs)  # p x n x d
-        half = torch.linalg.solve_triangular(root, cross, upper=False)
-        covariance = prior_gradient_covariance(kernel, at) - half.mT @ half
+        _, half, covariance = model.gradient_covariance(at, root)  # p x n x d
         covariance = covariance * weight.unsqueeze(-1) * weight.unsqueeze(-2)
         trace = covariance.diagonal(dim1=-2, dim2=-1).sum()
         self.radial = radial = radial_kernel(kernel, inputs)

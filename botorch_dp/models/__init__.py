@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from botorch_dp.models.surrogates.padded_dictionary import (
         PaddedDictionary,
-        PaddedGradient,
+        PaddedGradient,  # noqa: F401 (deprecated)
     )
     from botorch_dp.models.surrogates.stencil import Stencil
     from botorch_dp.models.surrogates.wasserstein import (
@@ -62,7 +62,6 @@ __all__ = [
     "LinearModels",
     "NystromSurrogate",
     "PaddedDictionary",
-    "PaddedGradient",
     "RadialKernel",
     "RandomFeatureSurrogate",
     "Stencil",

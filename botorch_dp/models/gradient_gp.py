@@ -196,19 +196,38 @@ class GradientGP(SingleTaskGP):
         self.check_points("X", X)
         root, weights = self.geometry()
         points = self.transform_inputs(X)
-        inputs = self.train_inputs[0]
-        cross = kernel_gradient(self.covar_module, points, inputs)  # ... x q x n x d
-        prior = prior_gradient_covariance(self.covar_module, points)
+        cross, _, covariance = self.gradient_covariance(points, root)
         mean = self._mean_gradient(points) + (cross * weights[..., None, :, None]).sum(
             dim=-2
         )
-        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
-        covariance = prior - half.mT @ half
         scale = _input_scale(self)
         if scale is not None:
             mean = mean * scale
             covariance = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
         return GradientPosterior(mean, covariance)
+
+    def gradient_covariance(
+        self, points: Tensor, root: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Return the covariance of the gradient at each point, and its parts.
+
+        This is the covariance of :mod:`botorch_dp.models.gradient_weights`, but from
+        half of a solution, :math:`L^{-1} C^\top`: it is differentiable in the points,
+        and candidates of an acquisition function are solved for in the same way.
+
+        Args:
+            points: A ``batch_shape x q x d`` tensor of transformed inputs.
+            root: The ``batch_shape x n x n`` factor L, see :meth:`geometry`.
+
+        Returns:
+            The ``batch_shape x q x n x d`` tensors :math:`C^\top = \nabla k(x, D)` and
+            :math:`L^{-1} C^\top`, and the ``batch_shape x q x d x d`` covariances, all
+            in transformed coordinates.
+        """
+        cross = kernel_gradient(self.covar_module, points, self.train_inputs[0])
+        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
+        prior = prior_gradient_covariance(self.covar_module, points)
+        return cross, half, prior - half.mT @ half
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, **kwargs: Any

@@ -40,6 +40,7 @@ from torch import Tensor
 from botorch_dp._validation import check_choice, check_count, check_positive
 from botorch_dp.exceptions import CollapseWarning, InvalidArgumentError
 from botorch_dp.models.dictionary import KernelDictionary
+from botorch_dp.models.gradient_weights import GradientWeights
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
 from botorch_dp.models.kernels.derivatives import (
     kernel_gradient,
@@ -47,10 +48,7 @@ from botorch_dp.models.kernels.derivatives import (
 )
 from botorch_dp.models.kernels.describe import describe_kernel
 from botorch_dp.models.surrogates.base import GradientSurrogate, check_box
-from botorch_dp.models.surrogates.padded_dictionary import (
-    PaddedDictionary,
-    PaddedGradient,
-)
+from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 from botorch_dp.models.surrogates.pruning import (
     append_best,
     prune_by_distance,
@@ -144,7 +142,8 @@ def compress(
     while smaller.num_points > 1:
         C = kernel_gradient(smaller.kernel, x, smaller.points).squeeze(0).mT
         leave_one_out = smaller.leave_one_out(C)
-        covariance = prior - leave_one_out.weights @ C.mT
+        weights = leave_one_out.weights
+        covariance = GradientWeights.from_solution(weights, C, prior).covariance
         before = covariance if before is None else before
         if rule == "trace":
             trace = (covariance - before).trace() + leave_one_out.trace_increase
@@ -372,7 +371,7 @@ class CompressedSurrogate(GradientSurrogate):
             limit=self.budget,
         )
 
-    def _settle_at(self, x: Tensor, posterior: PaddedGradient | None = None) -> None:
+    def _settle_at(self, x: Tensor, posterior: GradientWeights | None = None) -> None:
         self._x = x
         self._posterior = posterior or self._dictionary.gradient(x)
         self._weights = self._shaped(self._posterior.weights)

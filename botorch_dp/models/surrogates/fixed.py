@@ -150,6 +150,8 @@ class NystromSurrogate(_FixedSurrogate):
     """
 
     def _prepare(self) -> None:
+        # The points never move: K^-1 is computed once, not at each x as in
+        # gradient_weights.
         Z = self._points
         K = self._covariances.value(Z, Z)
         K.diagonal().add_(self.noise_variance)

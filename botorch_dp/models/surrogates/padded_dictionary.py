@@ -20,16 +20,18 @@ Everything here is geometry: it depends on public points and fixed hyperparamete
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn.functional import pad
 
+from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dictionary import LeaveOneOut
+from botorch_dp.models.gradient_weights import GradientWeights
 from botorch_dp.models.kernels.covariances import Covariances
 from botorch_dp.models.surrogates.base import describe_tensor
 
@@ -40,35 +42,6 @@ from botorch_dp.models.surrogates.base import describe_tensor
 _ROUNDING = 16.0
 # Slots added at a time.
 _GROWTH = 4
-
-
-@dataclass(frozen=True)
-class PaddedGradient:
-    r"""The posterior of the gradient at x, but for the values it is applied to.
-
-    Attributes:
-        cross_covariance: A ``batch_shape x p x S`` tensor :math:`C = \nabla k(x, D)`;
-            what it holds in empty slots means nothing.
-        weights: A ``batch_shape x p x S`` tensor :math:`W = C K^{-1}`: the posterior
-            mean is W times the values at D. Zero in empty slots.
-        prior_covariance: A ``batch_shape x p x p`` tensor.
-    """
-
-    cross_covariance: Tensor
-    weights: Tensor
-    prior_covariance: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        r"""The ``batch_shape x p x p`` posterior covariance :math:`\Sigma`."""
-        sigma = self.prior_covariance - self.weights @ self.cross_covariance.mT
-        return (sigma + sigma.mT) / 2
-
-    @property
-    def trace(self) -> Tensor:
-        r"""The ``batch_shape`` trace of :math:`\Sigma`, in O(p S)."""
-        prior = self.prior_covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return prior - (self.weights * self.cross_covariance).sum(dim=(-2, -1))
 
 
 class PaddedDictionary:
@@ -288,17 +261,17 @@ class PaddedDictionary:
         self._mask = self._mask.gather(-1, order)
 
     @torch.no_grad()
-    def gradient(self, x: Tensor) -> PaddedGradient:
+    def gradient(self, x: Tensor) -> GradientWeights:
         """Return the posterior of the gradient at ``x``, a ``batch_shape x p`` tensor.
 
-        It is nan where ``x`` is not finite.
+        Weights are zero in empty slots. Everything is nan where ``x`` is not finite.
         """
         self._check("x", x, *self.batch_shape, self._points.shape[-1])
         flat = self._flat(x)
+        # Not gradient_weights, which factorizes K: here K^-1 is up to date already.
         cross = self._covariances.gradient(flat, self._points)
-        prior = self._covariances.prior(flat)
-        parts = (cross, cross @ self._inverse, prior)
-        return PaddedGradient(*(self._shaped(part) for part in parts))
+        parts = (cross @ self._inverse, cross, self._covariances.prior(flat))
+        return GradientWeights.from_solution(*(self._shaped(part) for part in parts))
 
     def variance(self, X: Tensor) -> Tensor:
         """Return the prior variances of values at X, any tensor of points."""
@@ -458,3 +431,10 @@ class PaddedDictionary:
     def _check_finite(name: str, value: Tensor) -> None:
         if not value.isfinite().all():
             raise InvalidArgumentError(f"{name} must be finite, got nan or inf in it.")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PaddedGradient":
+        warn_deprecated("PaddedGradient", "GradientWeights", stacklevel=3)
+        return GradientWeights
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from botorch_dp.models.surrogates.padded_dictionary import (
-    PaddedDictionary,
-    PaddedGradient,
-)
+from botorch_dp.models.gradient_weights import GradientWeights
+from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 from botorch_dp.models.surrogates.wasserstein import leave_one_out_distances
 
 # The power of a covariance whose columns are then top eigenvectors, (2^3)^2 = 64: an
@@ -86,7 +84,7 @@ def prune_by_distance(
 def append_best(
     dictionary: PaddedDictionary,
     x: Tensor,
-    posterior: PaddedGradient,
+    posterior: GradientWeights,
     *,
     radii: Sequence[float],
     bounds: Tensor | None,

@@ -14,12 +14,14 @@ from gpytorch.kernels import (
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import (
     GradientGP,
+    GradientWeights,
     KernelDictionary,
     kernel_gradient,
     kernel_value,
     prior_gradient_covariance,
 )
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
+from botorch_dp.models.surrogates import padded_dictionary
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 
 CPU = torch.device("cpu")
@@ -485,3 +487,8 @@ class TestBadArguments:
             dictionary.delete(zero, bools(True, False))
         dictionary.delete(zero, bools(False, True))
         assert dictionary.num_points.tolist() == [2, 2]
+
+
+def test_the_earlier_name_of_a_gradient_warns():
+    with pytest.warns(DeprecationWarning, match="use GradientWeights"):
+        assert padded_dictionary.PaddedGradient is GradientWeights
