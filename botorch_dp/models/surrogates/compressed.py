@@ -29,6 +29,7 @@ References:
         Wasserstein Compression.
 """
 
+import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -135,8 +136,8 @@ def compress(
     )
     if not isinstance(x, Tensor) or x.shape != (dim,):
         raise InvalidArgumentError(f"x must be a tensor of {dim} numbers, got {x!r}.")
-    everything = torch.arange(dictionary.num_points, device=dictionary.device)
-    smaller, x = dictionary.subset(everything), x.to(dictionary.points).unsqueeze(0)
+    smaller = copy.copy(dictionary)  # its tensors are replaced, not written to
+    x = x.to(dictionary.points).unsqueeze(0)
     prior = prior_gradient_covariance(smaller.kernel, x).squeeze(0)
     before: Tensor | None = None
     while smaller.num_points > 1:
