@@ -198,21 +198,24 @@ def check_like(
     return value
 
 
-def check_box(name: str, bounds: Tensor, *, dim: int | None = None) -> Tensor:
+def check_box(
+    name: str, bounds: Tensor, *, dim: int | None = None, finite: bool = True
+) -> Tensor:
     """Return a copy of ``2 x d`` bounds if they are finite and lower is below upper.
 
     Args:
         name: The name of the argument.
         bounds: A tensor with lower bounds first.
         dim: The number d that it must have; any if None.
+        finite: Whether all bounds must be finite.
     """
     check_tensor(
         name, bounds, (2, "d" if dim is None else dim), meaning="lower bounds first"
     )
-    if not bounds.isfinite().all() or not (bounds[0] < bounds[1]).all():
+    if (finite and not bounds.isfinite().all()) or not (bounds[0] < bounds[1]).all():
         raise InvalidArgumentError(
-            f"{name} must be finite with every lower bound below its upper bound, got "
-            f"{_short(bounds.tolist())}."
+            f"{name} must {'be finite with' if finite else 'have'} every lower bound "
+            f"below its upper bound, got {_short(bounds.tolist())}."
         )
     return bounds.detach().clone()
 

@@ -312,6 +312,14 @@ class TestBoxes:
         with pytest.raises(InvalidArgumentError, match=match):
             check_box("bounds", torch.tensor(bounds, **double), dim=2)
 
+    def test_infinite_bounds_only_on_request(self, double):
+        bounds = torch.tensor([[0.0, -torch.inf], [torch.inf, 1.0]], **double)
+        assert torch.equal(check_box("bounds", bounds, finite=False), bounds)
+        with pytest.raises(InvalidArgumentError, match="bounds must be finite with"):
+            check_box("bounds", bounds)
+        with pytest.raises(InvalidArgumentError, match="bounds must have every lower"):
+            check_box("bounds", bounds.flip(0), finite=False)
+
     def test_inside(self, double):
         bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **double)
         edge = torch.tensor([[0.0, 1.0]], **double)

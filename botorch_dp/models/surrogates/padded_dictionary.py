@@ -20,14 +20,13 @@ Everything here is geometry: it depends on public points and fixed hyperparamete
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn.functional import pad
 
-from botorch_dp._deprecated import warn_deprecated
+from botorch_dp._deprecated import renamed_names
 from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dictionary import LeaveOneOut
@@ -433,8 +432,4 @@ class PaddedDictionary:
             raise InvalidArgumentError(f"{name} must be finite, got nan or inf in it.")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "PaddedGradient":
-        warn_deprecated("PaddedGradient", "GradientWeights", stacklevel=3)
-        return GradientWeights
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = renamed_names(__name__, {"PaddedGradient": "GradientWeights"})
