@@ -98,7 +98,7 @@ def check_instance(
         kinds = kind if isinstance(kind, tuple) else (kind,)
         names = ["None" if one is type(None) else f"a {one.__name__}" for one in kinds]
         expected = " or ".join(names)
-    raise InvalidArgumentError(f"{name} must be {expected}, got {value!r}.")
+    raise InvalidArgumentError(f"{name} must be {expected}, got {describe(value)}.")
 
 
 def check_callable(name: str, value: _T, *, expected: str = "a function") -> _T:

@@ -169,7 +169,7 @@ class TestRefusals:
             dims = gk.ScaleKernel(gk.RBFKernel(active_dims=(1, 3))).double()
             batched = gk.RBFKernel(batch_shape=torch.Size([3])).double()
         for bad, args, pattern in [
-            ("rbf", (X, X), "kernel must be a gpytorch.kernels.Kernel, got str"),
+            ("rbf", (X, X), "kernel must be a gpytorch.kernels.Kernel, got 'rbf'"),
             (kernel, ([1.0], X), "X1 must be"),
             (kernel, (X, X[0]), r"X2 must be .* of shape \(3,\)"),
             (kernel, (X.long(), X), "X1 must be .*int64"),
