@@ -1,4 +1,4 @@
-"""What every mechanism shares: a noise source, an adjacency, and the way to release."""
+"""The base of all mechanisms: a noise source, an adjacency, and one way to release."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

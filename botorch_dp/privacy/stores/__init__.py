@@ -1,1 +1,1 @@
-"""Where a ledger keeps its rows: in memory, or in an SQLite file."""
+"""Storage of the rows of a ledger: in memory, or in an SQLite file."""
