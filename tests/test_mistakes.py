@@ -150,7 +150,7 @@ MISTAKES = {
     "a guarantee of another kind than the cap's": (
         lambda: fit(ledger=Ledger(cap=PureDP(1.0))),
         BudgetExceededError,
-        r"would bring it to inf.*its guarantee is of another kind, or of a larger",
+        r"would bring it to inf.*its guarantee is of another kind, or has a larger",
     ),
     "a range beyond all numbers": (
         lambda: fit(loss_range=(0, 10**400)),
