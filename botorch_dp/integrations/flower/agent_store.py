@@ -35,7 +35,7 @@ class AgentMemory:
         federation: The settings that all share, as text.
         seed: Of its own choices; drawn from the operating system by default.
         number: The last round in which it has evaluated; -1 for none.
-        state: What :meth:`FTSAgents.state_dict` returned; None before round 0.
+        state: What :meth:`FTSAgents.private_state_dict` returned; None before round 0.
     """
 
     federation: str
@@ -182,6 +182,6 @@ def private_best(path: str | os.PathLike[str]) -> tuple[Tensor, float]:
         )
     federation = Federation.from_json(memory.federation)
     agents = federation.agents(memory.state["agents"], seed=memory.seed, device="cpu")
-    agents.load_state_dict(memory.state)
+    agents.load_private_state_dict(memory.state)
     x, scores = agents.best
     return x[0], float(scores[0])

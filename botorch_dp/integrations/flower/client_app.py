@@ -53,14 +53,14 @@ def answer(message: Message, context: Context) -> Message:
         torch.tensor([agent], device="cpu"), seed=memory.seed, device="cpu"
     )
     if memory.state is not None:
-        agents.load_state_dict(memory.state)
+        agents.load_private_state_dict(memory.state)
     # Who missed the first round begins as the others did.
     numbers = sorted({0, question.number}) if memory.number < 0 else [question.number]
     for number in numbers:
         if number <= memory.number:
             continue  # asked again: the last answer was lost
         _evaluate(agents, number, question.broadcast, score)
-        memory = replace(memory, number=number, state=agents.state_dict())
+        memory = replace(memory, number=number, state=agents.private_state_dict())
         store.save(memory)  # before anyone hears of it
     vector = None if question.final else agents.messages(question.number)[0]
     records = Answer(agent, question.number, vector).to_records()
