@@ -1,4 +1,4 @@
-"""Sleep between looks: little at first, more the longer nothing comes."""
+"""Pauses between polls, which grow with the time spent waiting."""
 
 import time
 
@@ -9,8 +9,8 @@ _SHARE = 0.2
 class Waiting:
     """Sleeps for a fifth of the time that it has been waiting.
 
-    So what arrives waits for a fifth of its own time at most, and the number of looks
-    grows with the logarithm of the time.
+    The delay is then at most a fifth of the whole wait, and the number of polls grows
+    with its logarithm.
 
     Args:
         longest: The longest sleep in seconds.
@@ -20,6 +20,6 @@ class Waiting:
         self._longest, self._since = longest, time.monotonic()
 
     def sleep(self) -> None:
-        """Sleep until the next look."""
+        """Sleep until the next poll."""
         waited = time.monotonic() - self._since
         time.sleep(min(self._longest, max(_SHORTEST, _SHARE * waited)))

@@ -124,7 +124,7 @@ class DPFTSServer:
         self._generator = generator
         self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self._num_broadcasts = 0
-        self._name = f"dp-fts-de {uuid.uuid4().hex}"
+        self._run_id = uuid.uuid4().hex
         self._last: Tensor | None = None
         self._reserve()
 
@@ -151,8 +151,13 @@ class DPFTSServer:
             [(event, num_rounds)],
             adjacency=mechanism.adjacency,
             unit=mechanism.unit,
-            run=self._name,
+            run=self._run_id,
         )
+
+    @property
+    def run_id(self) -> str:
+        """The identity of this run in the ledger, also when it is resumed."""
+        return self._run_id
 
     @property
     def num_broadcasts(self) -> int:
@@ -196,7 +201,9 @@ class DPFTSServer:
             A ``P x M`` tensor, which may be published.
         """
         # Another process may have gone on from the same state.
-        self._num_broadcasts = max(self._num_broadcasts, self._num_charged(self._name))
+        self._num_broadcasts = max(
+            self._num_broadcasts, self._num_charged(self._run_id)
+        )
         if self.done:
             raise OptimizerStateError(
                 f"All {self.num_rounds} broadcasts have been released."
@@ -276,7 +283,7 @@ class DPFTSServer:
         last = None if self._last is None else self._last.clone()
         return {
             "settings": self.settings(),
-            "name": self._name,
+            "run_id": self._run_id,
             "num_broadcasts": self._num_broadcasts,
             "broadcast": last,
         }
@@ -293,13 +300,13 @@ class DPFTSServer:
                 f"{state_dict['settings']!r}."
             )
         number = check_count("num_broadcasts", state_dict["num_broadcasts"], minimum=0)
-        name, last = str(state_dict["name"]), state_dict["broadcast"]
+        run_id, last = str(state_dict["run_id"]), state_dict["broadcast"]
         shape = (self.num_regions, self.num_features)
         if last is not None and (last.shape != shape or not last.isfinite().all()):
             raise OptimizerStateError(
                 f"state_dict must have a finite broadcast of shape {shape}."
             )
-        charged = self._num_charged(name)
+        charged = self._num_charged(run_id)
         if charged < number:
             raise OptimizerStateError(
                 f"state_dict has {number} broadcasts, the ledger only {charged} of "
@@ -307,11 +314,11 @@ class DPFTSServer:
             )
         if self._generator is not None:
             self._rehearse(range(self._num_broadcasts, charged))
-        self._name, self._num_broadcasts = name, charged
+        self._run_id, self._num_broadcasts = run_id, charged
         self._last = None if last is None else last.to(**self._tkwargs)
 
-    def _num_charged(self, name: str) -> int:
-        return sum(entry.count for entry in self.ledger.entries if entry.run == name)
+    def _num_charged(self, run_id: str) -> int:
+        return sum(entry.count for entry in self.ledger.entries if entry.run == run_id)
 
     def _rehearse(self, numbers: range) -> None:
         """Draw the seeded noise of past rounds, so that none of it is used again."""
@@ -332,7 +339,7 @@ class _InTheNameOf:
         server.ledger.charge(
             event,
             count=count,
-            run=server._name,
+            run=server.run_id,
             **labels,
         )
         # At once: a round that is interrupted before it draws is over, and paid for.
