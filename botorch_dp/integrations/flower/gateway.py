@@ -112,20 +112,19 @@ class Gateway:
 
     Args:
         client: An HTTP client whose base URL is that of the superlink.
-        keys: The public keys that may call, as :func:`read_keys` returns them; None
-            forwards every call to the superlink, which knows the registered keys.
+        keys: The public keys that may call, as :func:`read_keys` returns them.
         limits: The limits of the gateway.
     """
 
     def __init__(
         self,
         client: httpx.AsyncClient,
-        keys: Mapping[bytes, int] | None = None,
+        keys: Mapping[bytes, int],
         limits: GatewayLimits | None = None,
     ) -> None:
         self._client, self._keys = client, keys
         self._limits = GatewayLimits() if limits is None else limits
-        self._calls: Counter[str | bytes] = Counter()
+        self._calls: Counter[bytes] = Counter()
 
     async def forward(self, request: Request) -> Response:
         """Return the superlink's answer to a call, or why it was refused."""
@@ -141,7 +140,7 @@ class Gateway:
         if call not in CALLS:
             raise _Refused(404, "unknown call")
         headers = _forwarded(request.headers)
-        with self._slot(self._caller(headers, request)):
+        with self._slot(self._caller(headers)):
             body = await self._read(request, self._limits.bytes_of(call))
             if call == "push-messages" and not is_answer(body):
                 raise _Refused(400, "not an answer of this node")
@@ -155,10 +154,8 @@ class Gateway:
             answer.content, answer.status_code, headers=_forwarded(answer.headers)
         )
 
-    def _caller(self, headers: Mapping[str, str], request: Request) -> str | bytes:
-        """Return the key of the caller, or its address if no keys are listed."""
-        if self._keys is None:
-            return request.client.host if request.client else ""
+    def _caller(self, headers: Mapping[str, str]) -> bytes:
+        """Return the key of the caller, or refuse it."""
         try:
             key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
@@ -176,7 +173,7 @@ class Gateway:
         return key
 
     @contextmanager
-    def _slot(self, caller: str | bytes) -> Iterator[None]:
+    def _slot(self, caller: bytes) -> Iterator[None]:
         """Count a call while it is read and forwarded."""
         if (
             self._calls.total() >= self._limits.max_calls
@@ -232,7 +229,7 @@ def is_answer(body: bytes) -> bool:
 def create_gateway(
     client: httpx.AsyncClient,
     *,
-    keys: Mapping[bytes, int] | None = None,
+    keys: Mapping[bytes, int],
     limits: GatewayLimits | None = None,
 ) -> Starlette:
     """Return the :class:`Gateway` with these arguments as an ASGI application."""
