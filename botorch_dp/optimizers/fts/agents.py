@@ -15,13 +15,12 @@ References:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import (
     check_choice,
     check_count,
@@ -32,7 +31,8 @@ from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.models.linear_models import LinearModels
 from botorch_dp.optimizers.fts.maximization import maximize
-from botorch_dp.optimizers.fts.randomness import AgentRandomness
+from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
+from botorch_dp.optimizers.fts.randomness import AgentRandomness, consecutive
 from botorch_dp.optimizers.fts.regions import Regions, SearchDomain
 
 LOCAL = ("fresh", "shared")
@@ -45,7 +45,7 @@ TRUST: dict[str, Callable[[int], float]] = {
 _SAME = 1e-9  # points that are no further apart count as one point
 
 
-class FTSAgents:
+class FTSAgents(PrivatelyStateful):
     r"""Some of the agents of a federation, as a batch.
 
     Args:
@@ -319,48 +319,46 @@ class FTSAgents:
         drawn = self._randomness.normals(purpose, number, self.agents, size)
         return drawn.to(self._X)
 
-    def private_state_dict(self) -> dict[str, Any]:
-        """Return everything that the agents have observed: private to them."""
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
         return {
-            "fingerprint": self.features.fingerprint,
+            "method": "fts-agents",
+            "agents": consecutive(self.agents.tolist()),
+            "features": self.features.fingerprint,
             "domain": self.domain.fingerprint,
-            "seed": self._randomness.seed,
-            "agents": self.agents.clone(),
-            "X": self._X.clone(),
-            "Y": self._Y.clone(),
-            "seen": self._seen.clone(),
+            "num_regions": self.regions.num_regions,
+            "noise_variance": self.noise_variance,
+            "num_initial": self.num_initial,
+            "local": self._local,
+            "center": self._center,
+            "num_candidates": self.num_candidates,
+            "avoid_repeats": self._avoid_repeats,
         }
 
-    def load_private_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from :meth:`private_state_dict` of the same agents.
+    def _state(self) -> dict[str, Any]:
+        return {
+            "seed": self._randomness.seed,
+            "X": self._X,
+            "Y": self._Y,
+            "seen": self._seen,
+        }
 
-        Later random numbers are those that the saved agents would have drawn.
-        """
-        if (
-            state_dict["fingerprint"] != self.features.fingerprint
-            or state_dict["domain"] != self.domain.fingerprint
-            or not torch.equal(state_dict["agents"], self.agents)
-        ):
-            raise OptimizerStateError(
-                "state_dict must be of the same agents with the same features in the "
-                "same domain."
-            )
-        self._randomness = AgentRandomness(state_dict["seed"])
-        X, Y, seen = (state_dict[key] for key in ("X", "Y", "seen"))
-        self._X, self._Y = X.to(self._X), Y.to(self._Y)
-        self._seen = seen.to(self._seen)
+    def _check_state(self, state: dict[str, Any]) -> None:
+        check_count("seed", state["seed"], minimum=0)
+        n = self.num_agents
+        k = state["X"].shape[1]
+        for name, shape in (("X", (n, k, self.domain.dim)), ("Y", (n, k))):
+            if state[name].shape != shape:
+                raise ValueError(f"{name} of shape {tuple(state[name].shape)}")
+        if state["seen"].shape != (n, k) or state["seen"].dtype != torch.bool:
+            raise ValueError("seen must say which scores were observed")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._randomness = AgentRandomness(state["seed"])
+        self._X, self._Y = state["X"].to(self._X), state["Y"].to(self._Y)
+        self._seen = state["seen"].to(self._seen)
         if not self._center:
             self._models = self._fill(self._new_models(self.features), self._Y)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return :meth:`private_state_dict`, under its deprecated name."""
-        warn_deprecated("state_dict()", "private_state_dict()")
-        return self.private_state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Call :meth:`load_private_state_dict`, under its deprecated name."""
-        warn_deprecated("load_state_dict()", "load_private_state_dict()")
-        self.load_private_state_dict(state_dict)
 
 
 class FTSAgent(FTSAgents):

@@ -56,7 +56,7 @@ class AgentRandomness:
         )
         steps = -(-size // _WORDS)
         blocks = []
-        for first, count in _consecutive(agents.tolist()):
+        for first, count in consecutive(agents.tolist()):
             generator = np.random.Philox(key=key, counter=[first * steps, 0, 0, 0])
             words = generator.random_raw(count * steps * _WORDS)
             blocks.append(words.reshape(count, steps * _WORDS)[:, :size])
@@ -76,7 +76,7 @@ class AgentRandomness:
         return hashlib.sha256(f"{self.seed} {purpose} {number}".encode()).digest()
 
 
-def _consecutive(numbers: list[int]) -> list[tuple[int, int]]:
+def consecutive(numbers: list[int]) -> list[tuple[int, int]]:
     """Return the first number and the length of each block of consecutive numbers."""
     blocks: list[tuple[int, int]] = []
     for number in numbers:

@@ -27,8 +27,7 @@ References:
 
 import math
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,10 +36,12 @@ from botorch_dp._validation import (
     check_choice,
     check_clip_norm,
     check_count,
+    check_instance,
     check_positive,
     describe_private,
 )
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
 from botorch_dp.privacy import (
     Certificate,
@@ -49,6 +50,7 @@ from botorch_dp.privacy import (
     SubsampledGaussianMechanism,
     clip_rows,
 )
+from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.certificate import WORST_CASE
 
 SENSITIVITIES = ("tight", "paper")
@@ -61,7 +63,7 @@ FTS_ASSUMPTIONS = (
 )
 
 
-class DPFTSServer:
+class DPFTSServer(Stateful):
     r"""Turns the private vectors of agents into broadcasts.
 
     Args:
@@ -80,6 +82,9 @@ class DPFTSServer:
         device: The device of broadcasts.
         generator: Seeds noise and samples: for experiments only.
 
+    Attributes:
+        run_id: The identity of the run, also after it is resumed.
+
     Example:
         >>> assignment = torch.arange(100) % 2
         >>> server = DPFTSServer(
@@ -90,6 +95,8 @@ class DPFTSServer:
         >>> broadcast.shape, server.num_broadcasts
         (torch.Size([2, 50]), 1)
     """
+
+    name: ClassVar[str] = "dp-fts-de"
 
     def __init__(
         self,
@@ -116,16 +123,13 @@ class DPFTSServer:
         self.sensitivity = check_choice("sensitivity", sensitivity, SENSITIVITIES)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.sampling_rate, self.sample_size = sampling_rate, sample_size
-        if not isinstance(ledger, Ledger | None):
-            raise InvalidArgumentError(
-                f"ledger must be a botorch_dp.Ledger or None, got {ledger!r}."
-            )
+        check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger() if ledger is None else ledger
         self._generator = generator
         self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
-        self._num_broadcasts = 0
-        self._run_id = uuid.uuid4().hex
         self._last: Tensor | None = None
+        self.run_id = uuid.uuid4().hex
+        self._account = self._account_of(self.run_id)
         self._reserve()
 
     def _reserve(self) -> None:
@@ -146,28 +150,17 @@ class DPFTSServer:
                 f"ledger must allow at least one broadcast, {event!r}: its cap is "
                 f"{self.ledger.cap!r}."
             )
-        mechanism = self._mechanism(0)
-        self.ledger.reserve(
-            [(event, num_rounds)],
-            adjacency=mechanism.adjacency,
-            unit=mechanism.unit,
-            run=self._run_id,
-        )
-
-    @property
-    def run_id(self) -> str:
-        """The identity of this run in the ledger, also when it is resumed."""
-        return self._run_id
+        self._account.reserve([(event, num_rounds)])
 
     @property
     def num_broadcasts(self) -> int:
         """The number of broadcasts that were released, or at least paid for."""
-        return self._num_broadcasts
+        return self._account.num_charged
 
     @property
     def done(self) -> bool:
         """Whether all broadcasts have been released."""
-        return self._num_broadcasts >= self.num_rounds
+        return self.num_broadcasts >= self.num_rounds
 
     @property
     def broadcast(self) -> Tensor | None:
@@ -200,11 +193,9 @@ class DPFTSServer:
         Returns:
             A ``P x M`` tensor, which may be published.
         """
-        # Another process may have gone on from the same state.
-        self._num_broadcasts = max(
-            self._num_broadcasts, self._num_charged(self._run_id)
-        )
-        if self.done:
+        # The ledger counts: another process may have gone on from the same state.
+        number = self.num_broadcasts
+        if number >= self.num_rounds:
             raise OptimizerStateError(
                 f"All {self.num_rounds} broadcasts have been released."
             )
@@ -219,9 +210,8 @@ class DPFTSServer:
                 f"or float64, got {describe_private(private_messages)}."
             )
         messages = private_messages.detach().to(**self._tkwargs)
-        rows = self._contributions(messages, self._num_broadcasts)  # N x (P M)
-        mechanism = self._mechanism(self._num_broadcasts)
-        total = mechanism.release(rows, ledger=_InTheNameOf(self))
+        rows = self._contributions(messages, number)  # N x (P M)
+        total = self._mechanism(number).release(rows, ledger=self._account)
         self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
         return self._last.clone()
 
@@ -260,12 +250,13 @@ class DPFTSServer:
             unit="agent",
             assumptions=FTS_ASSUMPTIONS,
             parameters=self.settings(),
+            runs=self._account.runs,
         )
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
         return {
-            "method": "dp-fts-de",
+            "method": self.name,
             "num_agents": self.num_agents,
             "num_regions": self.num_regions,
             "num_features": self.num_features,
@@ -278,47 +269,44 @@ class DPFTSServer:
             "weights": self.weights.describe(),
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which may be published."""
-        last = None if self._last is None else self._last.clone()
+    def _state(self) -> dict[str, Any]:
         return {
-            "settings": self.settings(),
-            "run_id": self._run_id,
-            "num_broadcasts": self._num_broadcasts,
-            "broadcast": last,
+            "run_id": self.run_id,
+            "num_broadcasts": self.num_broadcasts,
+            "broadcast": self._last,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of a server with the same settings.
-
-        What was spent is in the ledger, which must be the same one: give it a path.
-        Rounds that were charged after the state was saved are over.
-        """
-        if state_dict["settings"] != self.settings():
-            raise OptimizerStateError(
-                f"state_dict is of a server with other settings: "
-                f"{state_dict['settings']!r}."
-            )
-        number = check_count("num_broadcasts", state_dict["num_broadcasts"], minimum=0)
-        run_id, last = str(state_dict["run_id"]), state_dict["broadcast"]
-        shape = (self.num_regions, self.num_features)
+    def _check_state(self, state: dict[str, Any]) -> None:
+        number = check_count("num_broadcasts", state["num_broadcasts"], minimum=0)
+        shape, last = (self.num_regions, self.num_features), state["broadcast"]
         if last is not None and (last.shape != shape or not last.isfinite().all()):
             raise OptimizerStateError(
                 f"state_dict must have a finite broadcast of shape {shape}."
             )
-        charged = self._num_charged(run_id)
+        charged = self._account_of(state["run_id"]).num_charged
         if charged < number:
             raise OptimizerStateError(
-                f"state_dict has {number} broadcasts, the ledger only {charged} of "
-                "them: open the ledger that was charged."
+                f"state_dict has {number} broadcasts, but the ledger has only "
+                f"{charged} of them: open the ledger that was charged."
             )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Rounds that were charged after the state was saved are over."""
+        account = self._account_of(state["run_id"])
         if self._generator is not None:
-            self._rehearse(range(self._num_broadcasts, charged))
-        self._run_id, self._num_broadcasts = run_id, charged
+            self._rehearse(range(self.num_broadcasts, account.num_charged))
+        self.run_id, self._account = state["run_id"], account
+        last = state["broadcast"]
         self._last = None if last is None else last.to(**self._tkwargs)
 
-    def _num_charged(self, run_id: str) -> int:
-        return sum(entry.count for entry in self.ledger.entries if entry.run == run_id)
+    def _account_of(self, run_id: str) -> RunAccount:
+        mechanism = self._mechanism(0)
+        return RunAccount(
+            self.ledger,
+            f"{self.name} {check_instance('run_id', run_id, str)}",
+            adjacency=mechanism.adjacency,
+            unit=mechanism.unit,
+        )
 
     def _rehearse(self, numbers: range) -> None:
         """Draw the seeded noise of past rounds, so that none of it is used again."""
@@ -326,21 +314,3 @@ class DPFTSServer:
         nothing = torch.zeros(self.num_agents, size, **self._tkwargs)
         for number in numbers:
             self._mechanism(number).release(nothing, ledger=Ledger())
-
-
-class _InTheNameOf:
-    """Charges a server's ledger so that the charges can be found again."""
-
-    def __init__(self, server: DPFTSServer) -> None:
-        self._server = server
-
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> None:
-        server = self._server
-        server.ledger.charge(
-            event,
-            count=count,
-            run=server.run_id,
-            **labels,
-        )
-        # At once: a round that is interrupted before it draws is over, and paid for.
-        server._num_broadcasts += count

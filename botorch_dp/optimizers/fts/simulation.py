@@ -9,9 +9,8 @@ References:
         Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
 """
 
-import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import check_count, check_tensor, describe_private
 from botorch_dp.exceptions import (
     BudgetExceededError,
@@ -27,6 +25,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.optimizers.fts.federation import Federation
+from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.server import DPFTSServer
 from botorch_dp.privacy import Certificate, Ledger
 
@@ -51,11 +50,13 @@ class FederatedResult:
     private_best_so_far: Tensor
 
 
-class FederatedSimulation(ABC):
+class FederatedSimulation(PrivatelyStateful):
     """All agents of a federation in one process: ask, tell and run.
 
     Step 0 evaluates initial points, each agent in its own region. Every later step
     evaluates one point per agent. Subclasses define what the agents share in between.
+    The state contains the agents' scores, so it is private; the state of a
+    :class:`DPFTSServer` may be published.
 
     Args:
         federation: The settings that all agents share.
@@ -198,39 +199,36 @@ class FederatedSimulation(ABC):
             private_best_so_far=torch.stack(self._best),
         )
 
-    def private_state_dict(self) -> dict[str, Any]:
-        """Return the state: PRIVATE, because it contains the agents' scores.
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            "method": self.name,
+            "num_steps": self.num_steps,
+            "federation": self.federation.to_json(),
+        }
 
-        The server's own :meth:`DPFTSServer.state_dict` may be published.
-        """
-        return copy.deepcopy(
-            {
-                "federation": self.federation.to_json(),
-                "number": self._number,
-                "agents": self.agents.private_state_dict(),
-                "broadcasts": self._broadcasts,
-                "best": self._best,
-            }
-        )
+    def _state(self) -> dict[str, Any]:
+        return {
+            "number": self._number,
+            "agents": self.agents.private_state_dict(),
+            "broadcasts": self._broadcasts,
+            "best": self._best,
+        }
 
-    def load_private_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of a simulation with the same settings."""
-        if state_dict["federation"] != self.federation.to_json():
-            raise OptimizerStateError("state_dict is of another federation.")
-        state = copy.deepcopy(dict(state_dict))
+    def _check_state(self, state: dict[str, Any]) -> None:
+        number = check_count("number", state["number"], minimum=0)
+        shape = (self.federation.num_regions, self.federation.num_features)
+        if any(broadcast.shape != shape for broadcast in state["broadcasts"]):
+            raise ValueError(f"broadcasts must have shape {shape}")
+        if len(state["best"]) != number or len(state["broadcasts"]) > number:
+            raise ValueError(f"{len(state['best'])} best scores after {number} steps")
+        self.agents.check_state_dict(state["agents"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
         self.agents.load_private_state_dict(state["agents"])
         self._number, self._pending, self._told = state["number"], None, False
-        self._broadcasts, self._best = state["broadcasts"], state["best"]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return :meth:`private_state_dict`, under its deprecated name."""
-        warn_deprecated("state_dict()", "private_state_dict()")
-        return self.private_state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Call :meth:`load_private_state_dict`, under its deprecated name."""
-        warn_deprecated("load_state_dict()", "load_private_state_dict()")
-        self.load_private_state_dict(state_dict)
+        self._broadcasts = [one.to(**self._tkwargs) for one in state["broadcasts"]]
+        self._best = [one.to(**self._tkwargs) for one in state["best"]]
 
 
 class DPFTSDE(FederatedSimulation):
@@ -330,17 +328,17 @@ class DPFTSDE(FederatedSimulation):
         """Return what is guaranteed to every agent about all broadcasts so far."""
         return self.server.certificate()
 
-    def private_state_dict(self) -> dict[str, Any]:
-        """Return the state: PRIVATE, because it contains the agents' scores.
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {**self.server.settings(), **super().settings()}
 
-        The server's own :meth:`DPFTSServer.state_dict` may be published.
-        """
-        return {**super().private_state_dict(), "server": self.server.state_dict()}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "server": self.server.state_dict()}
 
-    def load_private_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of a simulation with the same settings.
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        self.server.check_state_dict(state["server"])
 
-        What was spent is in the ledger, which must be the same one.
-        """
-        self.server.load_state_dict(state_dict["server"])
-        super().load_private_state_dict(state_dict)
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.server.load_state_dict(state["server"])
+        super()._restore(state)

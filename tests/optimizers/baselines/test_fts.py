@@ -109,5 +109,5 @@ def test_goes_on(cls):
 def test_refuses_another_federation():
     other = dataclasses.replace(FEDERATION, feature_seed=3)
     state = make(FTSDE, other).private_state_dict()
-    with pytest.raises(OptimizerStateError, match="another federation"):
+    with pytest.raises(OptimizerStateError, match="other settings: federation="):
         make(FTSDE).load_private_state_dict(state)

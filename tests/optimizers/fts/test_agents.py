@@ -238,27 +238,28 @@ class TestState:
         assert torch.allclose(X, Y, atol=1e-9)
         assert torch.allclose(whole.messages(3), resumed.messages(3), atol=1e-9)
 
-    def test_refuses_others(self):
+    @pytest.mark.parametrize(
+        ("changes", "match"),
+        [
+            ({"feature_seed": 1}, "other settings: features="),
+            ({"upper": (1.0, 6.0)}, "other settings: domain="),
+            ({"noise_variance": 1.0}, "noise_variance=0.01 there, 1.0 here"),
+            ({"center": True}, "center=False there, True here"),
+        ],
+    )
+    def test_refuses_others(self, changes, match):
         state = FEDERATION.agents(seed=5).private_state_dict()
-        other = dataclasses.replace(FEDERATION, feature_seed=1).agents()
-        with pytest.raises(OptimizerStateError, match="the same features"):
+        other = dataclasses.replace(FEDERATION, **changes).agents()
+        with pytest.raises(OptimizerStateError, match=match):
             other.load_private_state_dict(state)
-        wider = dataclasses.replace(FEDERATION, upper=(1.0, 6.0)).agents()
-        with pytest.raises(OptimizerStateError, match="same domain"):
-            wider.load_private_state_dict(state)
-        with pytest.raises(OptimizerStateError, match="same domain"):
-            FEDERATION.agents(candidates=grid()).load_private_state_dict(state)
-        some = FEDERATION.agents(torch.arange(3, device=CPU))
-        with pytest.raises(OptimizerStateError, match="same agents"):
-            some.load_private_state_dict(state)
 
-    def test_former_names(self):
-        agents, other = FEDERATION.agents(seed=5), FEDERATION.agents(seed=6)
-        with pytest.warns(DeprecationWarning, match=r"use private_state_dict\(\)"):
-            state = agents.state_dict()
-        with pytest.warns(DeprecationWarning, match="use load_private_state_dict"):
-            other.load_state_dict(state)
-        assert same_state(other.private_state_dict(), agents.private_state_dict())
+    def test_refuses_other_agents_and_candidates(self):
+        state = FEDERATION.agents(seed=5).private_state_dict()
+        some = FEDERATION.agents(torch.arange(3, device=CPU))
+        with pytest.raises(OptimizerStateError, match=r"agents=\[\(0, 6\)\] there"):
+            some.load_private_state_dict(state)
+        with pytest.raises(OptimizerStateError, match="domain="):
+            FEDERATION.agents(candidates=grid()).load_private_state_dict(state)
 
 
 class TestRefuses:
@@ -283,7 +284,9 @@ class TestRefuses:
 
     def test_indices(self):
         for wrong in ([], [0.0], [[0]]):
-            with pytest.raises(InvalidArgumentError, match="agents must be a tensor"):
+            with pytest.raises(
+                InvalidArgumentError, match="agents must be an n tensor of"
+            ):
                 FEDERATION.agents(torch.tensor(wrong, device=CPU))
 
     def test_single_precision(self):

@@ -329,7 +329,7 @@ class TestState:
         made = server()
         made.release(torch.ones(N, M, **DOUBLE))
         state = made.state_dict()
-        with pytest.raises(OptimizerStateError, match="the ledger only 0"):
+        with pytest.raises(OptimizerStateError, match="the ledger has only 0"):
             server().load_state_dict(state)
         with pytest.raises(OptimizerStateError, match="other settings"):
             server(noise_multiplier=2.0).load_state_dict(state)
@@ -347,6 +347,8 @@ class TestState:
         first.release(torch.ones(N, M, **DOUBLE))
         second = server(ledger=ledger)
         assert second.num_broadcasts == 0
+        assert first.certificate().run is None
+        assert second.run_id in second.certificate().run
         second.load_state_dict(second.state_dict())
         assert second.num_broadcasts == 0
 

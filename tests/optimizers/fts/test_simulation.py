@@ -157,18 +157,8 @@ class TestState:
 
     def test_refuses_another_federation(self):
         other = dataclasses.replace(FEDERATION, feature_seed=3)
-        with pytest.raises(OptimizerStateError, match="another federation"):
+        with pytest.raises(OptimizerStateError, match="other settings: federation="):
             make().load_private_state_dict(make(other).private_state_dict())
-
-    def test_former_names(self):
-        ledger = Ledger()
-        half, resumed = make(ledger=ledger), make(ledger=ledger)
-        half.tell(scores(half.ask()))
-        with pytest.warns(DeprecationWarning, match=r"use private_state_dict\(\)"):
-            state = half.state_dict()
-        with pytest.warns(DeprecationWarning, match="use load_private_state_dict"):
-            resumed.load_state_dict(state)
-        assert same_state(resumed.private_state_dict(), half.private_state_dict())
 
 
 class TestRefuses:
@@ -188,7 +178,7 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="shape 20 x 3, one score"):
             opt.tell(torch.zeros(N, 1, **DOUBLE))
         with pytest.raises(
-            InvalidArgumentError, match=r"where must be .* shape 20 and torch\.bool"
+            InvalidArgumentError, match=r"where must be a 20 tensor of torch\.bool"
         ):
             opt.tell(
                 torch.zeros(N, 3, **DOUBLE),
