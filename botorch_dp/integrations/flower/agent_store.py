@@ -60,11 +60,7 @@ class AgentMemory:
 
 
 class FileStore:
-    """Keeps the memory in a file.
-
-    Args:
-        path: The path of the file.
-    """
+    """Keeps the memory in a file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -95,9 +91,7 @@ class FileStore:
 class ContextStore:
     """Keeps the memory in Flower's state of the node, until the supernode stops.
 
-    Args:
-        context: The context of the message.
-        experiment: The name of the experiment; the memory of others is not read.
+    It does not read the memory of another experiment.
     """
 
     def __init__(self, context: Context, experiment: str) -> None:
@@ -106,10 +100,9 @@ class ContextStore:
     def load(self) -> AgentMemory | None:
         """Return what was saved, or None if nothing was."""
         record = self._context.state.get("memory")
-        if (
-            not isinstance(record, ConfigRecord)
-            or record["experiment"] != self._experiment
-        ):
+        if not isinstance(record, ConfigRecord):
+            return None
+        if record["experiment"] != self._experiment:
             return None
         data = record["memory"]
         assert isinstance(data, bytes)
@@ -150,10 +143,6 @@ def private_best(path: str | os.PathLike[str]) -> tuple[Tensor, float]:
 
     Args:
         path: The path of the agent's file.
-
-    Raises:
-        InvalidArgumentError: If there is no such file.
-        OptimizerStateError: If the file is damaged or is not an agent's file.
     """
     memory = FileStore(path).load()
     if memory is None:

@@ -67,10 +67,6 @@ def check_question(question: Question, run_config: Mapping[str, Any]) -> None:
 
     An agent does not go back to earlier rounds, so a question from outside the run
     would keep it from all remaining rounds.
-
-    Args:
-        question: The question of the server.
-        run_config: The settings of the run, which come with the app.
     """
     if question.federation.to_json() != run_config.get("federation"):
         raise MessageError("The settings in the question are not those of the run.")

@@ -85,8 +85,7 @@ class GatewayLimits:
     Args:
         max_bytes: The largest body of a call. The superlink turns two bytes into an
             object of about a hundred before it checks the sender.
-        max_object_bytes: The largest body of a call that carries an object, such as a
-            vector; the default fits 130,000 numbers.
+        max_object_bytes: The largest body of a call with an object, such as a vector.
         max_calls: The largest number of simultaneous calls.
         max_calls_of_one: The same for one agent; Flower makes two or three.
         seconds: The time in which the body of a call must arrive.

@@ -20,12 +20,7 @@ _NAME = re.compile(r"agent-(0|[1-9][0-9]*)\.pub")
 
 
 def key_file(folder: str | os.PathLike[str], agent: int) -> Path:
-    """Return the path of an agent's public key.
-
-    Args:
-        folder: The folder with all keys.
-        agent: The index of the agent, starting at 0.
-    """
+    """Return the path of an agent's public key in the folder with all keys."""
     return Path(folder) / f"agent-{agent}.pub"
 
 
@@ -86,13 +81,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def is_signed_by(key: bytes, timestamp: str, signature: bytes) -> bool:
-    """Return whether a signature of a timestamp was made with the key.
-
-    Args:
-        key: The public key, as :func:`read_keys` returns it.
-        timestamp: The time as text.
-        signature: The signature of that text.
-    """
+    """Return whether a signature of a timestamp was made with the key."""
     public = serialization.load_pem_public_key(key)
     assert isinstance(public, ec.EllipticCurvePublicKey)
     try:

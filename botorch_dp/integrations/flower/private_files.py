@@ -28,14 +28,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 class FolderLock:
-    """Reserves a folder for one server, until it is released or the process ends.
-
-    Args:
-        folder: The folder, which exists.
-
-    Raises:
-        OptimizerStateError: If another server has the lock.
-    """
+    """Reserves a folder for one server, until it is released or the process ends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         folder = Path(folder)

@@ -9,8 +9,7 @@ agent is connected, the server waits and spends nothing.
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import httpx
 import torch
@@ -71,14 +70,10 @@ class Deployment:
         self.folder = private_folder(settings.output)
         private = private_folder(self.folder / "private")
         self._lock = FolderLock(private)
-        num_agents = settings.federation.num_agents
-        with self._released_on_error():
-            self._generator = None
-            if settings.seed is not None:
-                seeded = torch.Generator(device="cpu").manual_seed(settings.seed)
-                self._generator = seeded
+        try:
             self._agents_of_keys = None
             if settings.keys is not None:
+                num_agents = settings.federation.num_agents
                 self._agents_of_keys = read_keys(settings.keys, num_agents)
             self.server = self._new_server(Ledger(path=self.folder / "ledger.sqlite"))
             self.broadcasts: list[Tensor] = []
@@ -90,20 +85,16 @@ class Deployment:
                 private_path=private / "nodes.json",
             )
             self._resume()
-
-    @contextmanager
-    def _released_on_error(self) -> Iterator[None]:
-        try:
-            yield
         except BaseException:
             self._lock.release()
             raise
 
     def run(self, grid: Grid) -> None:
         """Ask and release until all broadcasts are out, then inform the agents."""
-        with self._released_on_error():
+        try:
             self._run(grid)
-        self._lock.release()
+        finally:
+            self._lock.release()
 
     def _run(self, grid: Grid) -> None:
         self._save()  # so that the run keeps its identity after a crash
@@ -123,28 +114,19 @@ class Deployment:
         """Return the vectors of a round: private."""
         nodes, agents = self._connected(grid)
         number = self.server.num_broadcasts
+        federation, server = self.settings.federation, self.server
         question = Question(
-            self.settings.federation,
-            self.server.run_id,
-            number,
-            self.server.broadcast,
-            final,
+            federation, server.run_id, number, server.broadcast, final
         ).to_records()
+        # A later answer would not count, so the message ends with the round.
+        ttl, group = self.settings.timeout, str(number)
         messages = [
-            Message(
-                question,
-                node,
-                MESSAGE_TYPE,
-                ttl=self.settings.timeout,  # a later answer would not count
-                group_id=str(number),
-            )
+            Message(question, node, MESSAGE_TYPE, ttl=ttl, group_id=group)
             for node in nodes
         ]
-        identifiers = list(grid.push_messages(messages))
-        asked = dict(zip(identifiers, nodes, strict=True))
-        replies = self._replies(grid, asked)
+        asked = dict(zip(grid.push_messages(messages), nodes, strict=True))
         return self._roll_call.vectors(
-            replies,
+            self._replies(grid, asked),
             number=number,
             connected=set(grid.get_node_ids()),
             agents_of_nodes=agents,
@@ -247,7 +229,9 @@ class Deployment:
         self.broadcasts = list(state["broadcasts"])
 
     def _new_server(self, ledger: Ledger) -> DPFTSServer:
-        settings = self.settings
+        settings, generator = self.settings, None
+        if settings.seed is not None:
+            generator = torch.Generator(device="cpu").manual_seed(settings.seed)
         return DPFTSServer(
             settings.federation.weights(),
             settings.federation.num_features,
@@ -258,5 +242,5 @@ class Deployment:
             sensitivity=settings.sensitivity,
             num_rounds=settings.num_rounds,
             ledger=ledger,
-            generator=self._generator,
+            generator=generator,
         )

@@ -40,11 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def remove_database(path: str | os.PathLike[str]) -> None:
-    """Remove an SQLite database and the files that belong to it.
-
-    Args:
-        path: The path of the database, which need not exist.
-    """
+    """Remove an SQLite database, if it exists, and the files that belong to it."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         Path(f"{os.fspath(path)}{suffix}").unlink(missing_ok=True)
 

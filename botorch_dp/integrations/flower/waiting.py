@@ -7,13 +7,10 @@ _SHARE = 0.2
 
 
 class Waiting:
-    """Sleeps for a fifth of the time that it has been waiting.
+    """Sleeps for a fifth of the time that it has been waiting, at most ``longest``.
 
     The delay is then at most a fifth of the whole wait, and the number of polls grows
     with its logarithm.
-
-    Args:
-        longest: The longest sleep in seconds.
     """
 
     def __init__(self, longest: float) -> None:

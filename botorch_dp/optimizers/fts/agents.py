@@ -345,13 +345,10 @@ class FTSAgents(PrivatelyStateful):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         check_count("seed", state["seed"], minimum=0)
-        n = self.num_agents
-        k = state["X"].shape[1]
-        for name, shape in (("X", (n, k, self.domain.dim)), ("Y", (n, k))):
+        n, k, dim = self.num_agents, state["X"].shape[1], self.domain.dim
+        for name, shape in (("X", (n, k, dim)), ("Y", (n, k)), ("seen", (n, k))):
             if state[name].shape != shape:
                 raise ValueError(f"{name} of shape {tuple(state[name].shape)}")
-        if state["seen"].shape != (n, k) or state["seen"].dtype != torch.bool:
-            raise ValueError("seen must say which scores were observed")
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._randomness = AgentRandomness(state["seed"])

@@ -57,9 +57,9 @@ SENSITIVITIES = ("tight", "paper")
 FTS_ASSUMPTIONS = (
     WORST_CASE,
     "central: agents send their vectors to a server that is trusted to clip, sample "
-    "and add noise, and to show nobody who was sampled or what was sent",
+    "and add noise, and to keep samples and vectors secret",
     "the number of agents, their regions and weights are public",
-    "all settings, the clip norm among them, were chosen without private data",
+    "all settings, including the clip norm, were chosen without private data",
 )
 
 

@@ -62,8 +62,7 @@ class FederatedSimulation(PrivatelyStateful):
         federation: The settings that all agents share.
         num_steps: The number of steps after step 0.
         candidates: All points to choose from, ``C x D``; the box by default.
-        seed: The seed of the agents' choices; drawn from the operating system by
-            default.
+        seed: The seed of the agents' choices; from the operating system by default.
         dtype: The dtype of points and scores.
         device: The device of points and scores.
     """
@@ -136,7 +135,7 @@ class FederatedSimulation(PrivatelyStateful):
             self.agents.tell(self._pending, scores, where)
             self._best.append(self.agents.best[1])
             self._told = True
-        # A broadcast after the last step would help nobody.
+        # No agent would use a broadcast after the last step.
         if self._number < self.num_steps:
             broadcast = self._broadcast(where)
             if broadcast is not None:
@@ -248,8 +247,7 @@ class DPFTSDE(FederatedSimulation):
         sensitivity: ``"tight"`` or ``"paper"``, see :class:`DPFTSServer`.
         candidates: All points to choose from, ``C x D``; the box by default.
         ledger: The ledger to charge.
-        seed: The seed of the agents' choices; drawn from the operating system by
-            default.
+        seed: The seed of the agents' choices; from the operating system by default.
         generator: Seeds the server's noise and samples: for experiments only.
         dtype: The dtype of points and scores.
         device: The device of points and scores.
@@ -310,8 +308,7 @@ class DPFTSDE(FederatedSimulation):
             num_rounds=num_steps if num_rounds is None else num_rounds,
             ledger=ledger,
             generator=generator,
-            dtype=dtype,
-            device=device,
+            **self._tkwargs,
         )
         self._exhausted = False
 
