@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_dp import DPFTSDE, GDP, Federation
+from botorch_dp import DPFTSDE, GDP, Federation, Ledger
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers import (
     DPGIBO,
@@ -147,6 +147,15 @@ class TestRefuses:
         }
         for name, part in wrong.items():
             assert_refused(made, {**state, name: part}, "state_dict")
+
+    @pytest.mark.parametrize("part", ["agents", "server"])
+    def test_all_parts_are_checked_before_any_is_loaded(self, part):
+        ledger = Ledger()
+        half = simulation(DPFTSDE, ledger=ledger, **SERVER)()
+        fresh = DPFTSDE(FEDERATION, num_steps=3, seed=2, ledger=ledger, **SERVER)
+        state = half.private_state_dict()
+        assert_refused(fresh, {**state, part: {}}, "must have version")
+        assert fresh.server.run_id != half.server.run_id
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
