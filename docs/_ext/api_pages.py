@@ -43,6 +43,7 @@ BESIDE = {
         "optimizers.release.kusner.utility",
         "optimizers.release.kusner.information_gain",
         "optimizers.ldp.averaging",
+        "optimizers.fts.private_state",
         "optimizers.fts.regions",
         "optimizers.fts.weights",
     ),
