@@ -7,6 +7,7 @@ References:
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from botorch_dp._validation import check_count, check_positive
 from botorch_dp.privacy import mallows_weights
 from botorch_dp.problems.base import (
     PerRecordProblem,
+    ProblemSettings,
     RowLosses,
     check_bounds,
     normal,
@@ -43,21 +45,19 @@ class HuberRegression(PerRecordProblem):
     .. math:: \|\nabla \ell_i\| \le c \, \|x_i\| \min(1, 2 / \|x_i\|^2)
         = c \min(\|x_i\|, 2 / \|x_i\|) \le c \sqrt 2,
 
-    with equality at :math:`\|x_i\| = \sqrt 2`. The paper gives B = 1 for c = 1 as the
-    true bound; clipping at 1 keeps the guarantee but bends the gradients of records
-    with :math:`1 < \|x_i\| < 2` and large residuals.
+    with equality at :math:`\|x_i\| = \sqrt 2`. The paper states B = 1 for c = 1.
+    Clipping at 1 keeps the guarantee but changes the gradients of records with
+    :math:`1 < \|x_i\| < 2` and large residuals.
 
     The paper sets n = 100, d = 4, c = 1 and starts at 0.
 
     Args:
         num_records: The number of records n.
         dim: The number of coefficients d.
-        c: Where the Huber loss turns from quadratic to linear.
+        c: The residual at which the Huber loss changes from quadratic to linear.
         bounds: A (lower, upper) pair for each dimension; [-2, 4] by default.
-        seed: Of the records.
-        negate: Whether to flip signs.
-        dtype: Of candidates and losses.
-        device: Of candidates and losses.
+        seed: The seed of the records.
+        **settings: ``negate``, ``dtype`` and ``device`` of :class:`PerRecordProblem`.
 
     Attributes:
         gradient_bound: The bound :math:`c \sqrt 2` on the norm of a record's gradient.
@@ -79,9 +79,7 @@ class HuberRegression(PerRecordProblem):
         c: float = 1.0,
         bounds: Sequence[tuple[float, float]] | None = None,
         seed: int = 0,
-        negate: bool = False,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[ProblemSettings],
     ) -> None:
         num_records = check_count("num_records", num_records)
         dim = check_count("dim", dim)
@@ -91,9 +89,7 @@ class HuberRegression(PerRecordProblem):
             num_records=num_records,
             bounds=check_bounds(bounds, dim, default=(-2.0, 4.0)),
             transform=("identity",) * dim,
-            negate=negate,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
         generator = seeded_generator(seed)
         inputs = normal(num_records, dim, generator=generator)
@@ -122,13 +118,13 @@ class HuberRegression(PerRecordProblem):
 def _minimize(
     inputs: Tensor, targets: Tensor, weights: Tensor, c: float, bounds: Tensor
 ) -> Tensor:
-    """Return the minimizer in the box, in double precision; the problem is convex."""
+    """Return the minimizer of the convex mean loss in the box, in double precision."""
     x, y, w = inputs.numpy(), targets.numpy(), weights.numpy()
 
     def value_and_gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
         residuals = y - x @ theta
         slopes = np.clip(residuals, -c, c)
-        # r^2 / 2 within c and c |r| - c^2 / 2 beyond, in one expression.
+        # Equals r^2 / 2 for |r| <= c, and c |r| - c^2 / 2 otherwise.
         values = slopes * (residuals - slopes / 2)
         return (w @ values) / len(y), -(w * slopes) @ x / len(y)
 

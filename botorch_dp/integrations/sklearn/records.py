@@ -329,7 +329,7 @@ def _column(cells: Any, reader: Reader, unreadable: Mask) -> npt.NDArray[Any]:
 
 def _rows_with(bad: Mask) -> Mask:
     """Return which rows have an unreadable cell."""
-    return bad.reshape(len(bad), -1).any(axis=1)
+    return np.asarray(bad.reshape(len(bad), -1).any(axis=1))
 
 
 def _rows(X: Any) -> Any:
