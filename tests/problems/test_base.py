@@ -146,11 +146,11 @@ class TestEveryProblem:
         problem = PROBLEMS[name](**double)
         X = candidates(problem, 2)
         bad = {
-            r"shape b x \d+ .* got torch\.float64 of shape \(\d+,\)": X[0],
-            r"shape b x \d+ .* got torch\.float64 of shape \(2, 1\)": X[:, :1],
-            r"shape b x \d+ .* of shape \(1, 2, \d+\)": X.unsqueeze(0),
-            r"shape b x \d+ and torch\.float64, got \[": X.tolist(),
-            r"shape b x \d+ .* of shape \(0, \d+\)": X[:0],
+            r"a b x \d+ tensor .* got torch\.float64 of shape \(\d+,\)": X[0],
+            r"a b x \d+ tensor .* got torch\.float64 of shape \(2, 1\)": X[:, :1],
+            r"a b x \d+ tensor .* of shape \(1, 2, \d+\)": X.unsqueeze(0),
+            r"a b x \d+ tensor of torch\.float64, got \[": X.tolist(),
+            r"a b x \d+ tensor .* of shape \(0, \d+\)": X[:0],
             r"torch\.float64, got torch\.float32": X.float(),
             r"X must be on cpu, got meta": X.to("meta"),
             "must be finite and within the bounds": X * torch.nan,

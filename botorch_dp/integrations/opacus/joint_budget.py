@@ -23,7 +23,6 @@ from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.plan import JointPlan
 from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
-from botorch_dp.optimizers.core.charging import warn_of_large_delta
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -35,6 +34,7 @@ from botorch_dp.privacy import (
     SeededNoise,
     SystemNoise,
 )
+from botorch_dp.privacy.budget import warn_of_large_delta
 from botorch_dp.privacy.certificate import WORST_CASE
 from botorch_dp.privacy.ledger import DEFAULT_DELTA
 from botorch_dp.privacy.noise import make_noise_source

@@ -10,7 +10,6 @@ from botorch_dp._validation import (
     check_probability,
 )
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.core.charging import check_gaussian
 from botorch_dp.privacy import (
     GDP,
     GaussianEvent,
@@ -20,6 +19,7 @@ from botorch_dp.privacy import (
     PrivacyEvent,
     noise_multiplier_for,
 )
+from botorch_dp.privacy.budget import check_gaussian
 
 RECORDS = ("disjoint", "shared")
 _DEFAULT_SHARE = 0.5
