@@ -50,10 +50,8 @@ class AgentProblem(ABC):
         device: The device of points and scores; torch's default if None.
 
     Attributes:
-        num_agents: The number of agents N.
         dim: The number of dimensions D.
         bounds: A ``2 x D`` tensor.
-        noise_std: The standard deviation of the noise.
         candidates: A ``C x D`` tensor of all points of a finite domain, or None.
         optimal_values: An ``N`` tensor of the largest true score of each agent, or None
             if unknown: private, for measuring only.
@@ -239,13 +237,10 @@ class TabulatedAgents(AgentProblem):
         return self._values
 
     def nearest(self, X: Tensor) -> Tensor:
-        """Return the indices of the candidates nearest to points.
+        """Return the ``batch_shape`` indices of the candidates nearest to points.
 
         Args:
             X: A ``batch_shape x D`` tensor of points within the bounds.
-
-        Returns:
-            A ``batch_shape`` tensor.
         """
         lower, upper = self.bounds
         last = torch.tensor(self.grid_shape, device=X.device) - 1

@@ -56,11 +56,8 @@ class PerRecordProblem(ABC):
     Attributes:
         dim: The number of dimensions d.
         bounds: A ``2 x d`` tensor.
-        num_records: The number of records n.
-        transform: A tuple of d names.
-        negate: Whether signs are flipped.
-        optimal_x: The minimizer of the mean loss in the box, a ``d`` tensor, or None
-            where it is unknown.
+        optimal_x: The minimizer of the mean loss in the box, a ``d`` tensor, or None if
+            it is unknown.
         optimal_value: The mean loss there (negated if ``negate``), or None.
     """
 
@@ -117,8 +114,7 @@ class PerRecordProblem(ABC):
     def chunks(self, X: Tensor, chunk_size: int) -> Iterator[Tensor]:
         """Return the losses of a few records at a time, in the order of :meth:`losses`.
 
-        The work for the candidates (a fit, a factorization) is done once, and the
-        ``n x b`` tensor of all losses is never formed.
+        The candidates are fitted once, and the ``n x b`` tensor is never formed.
 
         Args:
             X: A ``b x d`` tensor of candidates within the bounds.
@@ -184,15 +180,7 @@ class PerRecordProblem(ABC):
 
 
 def inside_box(X: Tensor, bounds: Tensor) -> Tensor:
-    """Return points with rounding errors outside a box clamped to it.
-
-    Args:
-        X: A ``... x d`` tensor with the dtype of the bounds.
-        bounds: A ``2 x d`` tensor.
-
-    Raises:
-        InvalidArgumentError: If X is on another device, not finite or outside.
-    """
+    """Return points in a ``2 x d`` box; rounding errors outside are clamped."""
     if X.device != bounds.device:
         raise InvalidArgumentError(f"X must be on {bounds.device}, got {X.device}.")
     lower, upper = bounds
@@ -235,10 +223,7 @@ def check_bounds(
     dim: int,
     default: tuple[float, float],
 ) -> Sequence[tuple[float, float]]:
-    """Return ``bounds`` if they have ``dim`` pairs, or the default pairs if None.
-
-    The problem checks the pairs themselves.
-    """
+    """Return ``bounds`` if they have ``dim`` pairs, or default pairs if None."""
     if bounds is None:
         return [default] * dim
     if len(bounds) != dim:
@@ -251,13 +236,7 @@ def bounds_tensor(
     dtype: torch.dtype,
     device: torch.device | str | None,
 ) -> Tensor:
-    """Return pairs of bounds as a ``2 x d`` tensor.
-
-    Args:
-        bounds: A (lower, upper) pair for each dimension.
-        dtype: The dtype, float32 or float64.
-        device: The device; torch's default if None.
-    """
+    """Return (lower, upper) pairs as a ``2 x d`` tensor."""
     check_dtype(dtype)
     try:
         pairs = torch.tensor(bounds, dtype=torch.float64, device="cpu")

@@ -17,6 +17,7 @@ from torch.nn.functional import huber_loss
 
 from botorch_dp._validation import check_count, check_positive
 from botorch_dp.privacy import mallows_weights
+from botorch_dp.problems._stream_losses import MALLOWS_CONSTANT
 from botorch_dp.problems.base import (
     PerRecordProblem,
     ProblemSettings,
@@ -25,9 +26,6 @@ from botorch_dp.problems.base import (
     normal,
     seeded_generator,
 )
-
-# The weights of the paper: min(1, 2 / ||x||^2).
-_MALLOWS_CONSTANT = 2.0
 
 
 class HuberRegression(PerRecordProblem):
@@ -84,7 +82,7 @@ class HuberRegression(PerRecordProblem):
         num_records = check_count("num_records", num_records)
         dim = check_count("dim", dim)
         self.c = check_positive("c", c)
-        self.gradient_bound = self.c * math.sqrt(_MALLOWS_CONSTANT)
+        self.gradient_bound = self.c * math.sqrt(MALLOWS_CONSTANT)
         super().__init__(
             num_records=num_records,
             bounds=check_bounds(bounds, dim, default=(-2.0, 4.0)),
@@ -94,7 +92,7 @@ class HuberRegression(PerRecordProblem):
         generator = seeded_generator(seed)
         inputs = normal(num_records, dim, generator=generator)
         targets = inputs.sum(dim=-1) + normal(num_records, generator=generator)
-        weights = mallows_weights(inputs, constant=_MALLOWS_CONSTANT)
+        weights = mallows_weights(inputs, constant=MALLOWS_CONSTANT)
         self._inputs = inputs.to(self.bounds)  # n x d
         self._targets = targets.to(self.bounds)  # n
         self._weights = weights.to(self.bounds)  # n

@@ -51,14 +51,7 @@ class StreamProblem(ABC):
         device: The device of points and losses; torch's default if None.
 
     Attributes:
-        dim: The number of parameters p.
-        num_replications: The number of replications R.
-        num_steps: The number of users, or None.
-        dtype: The dtype of points and losses.
-        device: The device of points and losses.
-        initial_x: A public point to start from, a ``p`` tensor.
-        optimal_x: The minimizer of the expected loss, a ``p`` tensor, or None if it is
-            unknown or moves.
+        optimal_x: The minimizer, or None if it is unknown or moves.
         gradient_bound: A bound on the norm of every user's gradient at any point, up to
             rounding, or None if there is none.
     """
@@ -98,8 +91,7 @@ class StreamProblem(ABC):
         """Return the loss of one step's user at its points.
 
         Args:
-            step: The step, from 1. Steps may come in any order and repeat; ascending
-                order is fastest.
+            step: The step, from 1. Any order works; ascending order is fastest.
             X: An ``R x M x p`` tensor of points, M for each replication, or ``M x p``
                 for the same points in all of them.
 
@@ -145,11 +137,8 @@ class StreamProblem(ABC):
         Args:
             step: The step, from 1.
 
-        Returns:
-            A ``p`` tensor.
-
         Raises:
-            UnsupportedError: If it is unknown.
+            UnsupportedError: If the minimizer is unknown.
         """
         self._check_step(step)
         if self.optimal_x is None:
@@ -163,9 +152,8 @@ class StreamProblem(ABC):
     def _chunk(self, number: int) -> Record:
         """Return the records of the steps after ``number * chunk_size``.
 
-        Returns:
-            Tensors of shape ``chunk_size x R x ...``, the same in every call. They may
-            or may not include steps after the last one.
+        They are tensors of shape ``chunk_size x R x ...``, the same in every call, and
+        may include steps after the last one.
         """
 
     @abstractmethod
@@ -231,15 +219,11 @@ def check_seed(seed: int) -> int:
 
 
 def numbered_generator(seed: int, number: int) -> np.random.Generator:
-    """Return generator ``number`` of the family of ``seed``.
+    """Return generator ``number`` of the family of ``seed``, both below 2^64.
 
     Each pair is the 128-bit key of a counter-based generator, so no two pairs share a
     sequence. (A torch generator on the CPU only distinguishes 2^32 seeds, so hashed
     pairs would collide.)
-
-    Args:
-        seed: The seed, below 2^64.
-        number: The number of the generator, below 2^64.
     """
     return np.random.Generator(np.random.Philox(key=seed * _WORD + number))
 
@@ -254,12 +238,12 @@ def chunk_normals(
     Args:
         seed: The seed of the stream.
         number: The index of the chunk.
-        num_replications: The number of replications R.
-        num_steps: The number of steps C of the chunk.
+        num_replications: The number of replications.
+        num_steps: The number of steps of the chunk.
         size: The number of draws for one record.
 
     Returns:
-        A ``C x R x size`` tensor.
+        A ``num_steps x num_replications x size`` tensor.
     """
     generator = numbered_generator(seed, number)
     draws = generator.standard_normal((num_replications, num_steps, size))

@@ -37,8 +37,6 @@ class PoissonBatches(Sampler[list[int]]):
         device: The device of the samples.
 
     Attributes:
-        num_records: The number of records.
-        sample_rate: The probability that a record is in a batch.
         epochs_begun: The number of epochs begun so far.
         num_given: The number of batches drawn plus the number that a loader yielded.
         sizes: The secret sizes of the batches of the last epoch that still need a
@@ -96,12 +94,7 @@ class PoissonLoader(DataLoader[Any]):
 def poisson_loader(
     data_loader: DataLoader[Any], batches: PoissonBatches
 ) -> DataLoader[Any]:
-    """Return a loader of the same records in Poisson batches, which may be empty.
-
-    Args:
-        data_loader: The loader with the records and its settings.
-        batches: The Poisson batches.
-    """
+    """Return a loader of the same records in Poisson batches, which may be empty."""
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
     loader = PoissonLoader(
         data_loader.dataset,
@@ -120,12 +113,7 @@ def poisson_loader(
 
 
 def read_record(data_loader: DataLoader[Any], number: int) -> Any:
-    """Return a batch of one record.
-
-    Args:
-        data_loader: The loader that reads the record.
-        number: The position of the record in the data set.
-    """
+    """Return a batch with only the record at position ``number`` of the data set."""
     return data_loader.collate_fn([data_loader.dataset[number]])
 
 

@@ -62,10 +62,7 @@ def forget_gradients(
 ) -> None:
     """Drop everything that Opacus and autograd computed from records.
 
-    Args:
-        module: The module with the layers.
-        parameters: The parameters.
-        keep: The parameters with a noisy gradient, which they keep.
+    The parameters in ``keep`` have a noisy gradient, which they keep.
     """
     forget_rows(module, parameters)
     forget_passes(module)
@@ -105,11 +102,7 @@ class FixedState:
         }
 
     def changed(self, followed: set[Tensor]) -> str | None:
-        """Return the name of a tensor that is new or has changed, or None.
-
-        Args:
-            followed: The parameters that an optimizer trains.
-        """
+        """Return the name of a tensor that is new or has changed, or None."""
         for name, tensor in self._tensors():
             if tensor in followed:
                 continue

@@ -135,13 +135,9 @@ def _least_noise(
     num_releases: int,
     beside: GaussianEvent | None,
 ) -> float:
-    """Return the smallest noise multiplier with which sampled steps meet a guarantee.
+    """Return the smallest noise multiplier of sampled steps that meet a guarantee.
 
-    Args:
-        guarantee: The guarantee of all releases together.
-        sample_rate: The sample rate of the steps.
-        num_releases: The number of steps.
-        beside: A further release that the guarantee covers, if any.
+    The guarantee also covers the release ``beside``, if there is one.
     """
     accountant = PrivacyAccountant()
     if beside is not None:

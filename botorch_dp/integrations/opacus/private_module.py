@@ -188,12 +188,7 @@ class PrivateModule(GradSampleModule):
     def _check_first_dimensions(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Raise unless all layers have one row for each record of a batch.
-
-        Args:
-            args: The positional inputs of the module.
-            kwargs: The keyword inputs of the module.
-        """
+        """Raise unless all layers have one row for each record of a batch."""
         leaves, tree = tree_flatten((args, kwargs))
         trained = tuple(self._is_trained(layer) for layer in self._module.modules())
         shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor))

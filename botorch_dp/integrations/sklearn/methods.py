@@ -11,7 +11,7 @@ from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
-from botorch_dp.optimizers import DPGIBO, PrivateBO, Step
+from botorch_dp.optimizers import DPGIBO, PrivateBO
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -136,11 +136,8 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     settings: dict[str, Any] = {"num_steps": min(steps, len(candidates))}
     if method == "stable" and task.num_steps is None:
         # One batch evaluates all candidates, so no score has to be estimated.
-        settings = {
-            "num_steps": 1,
-            "batch_size": len(candidates),
-            "scoring": "evaluated",
-        }
+        size = len(candidates)
+        settings = {"num_steps": 1, "batch_size": size, "scoring": "evaluated"}
     run = _make(
         PrivateBO,
         task.options,
@@ -157,25 +154,27 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     check_affordable(task.ledger, run.planned_releases(), _ADJACENCY)
     if evaluation.points_are_private:
         evaluation.try_on(candidates[0])
-    index_of = {tuple(row): index for index, row in enumerate(points.tolist())}
+    rows = map(tuple, points.tolist())
+    params_at: dict[tuple[float, ...], Params] = dict(
+        zip(rows, candidates, strict=True)
+    )
 
     def losses(X: torch.Tensor) -> torch.Tensor:
-        return evaluation.losses([candidates[index_of[tuple(x)]] for x in X.tolist()])
+        return evaluation.losses([params_at[tuple(x)] for x in X.tolist()])
 
     result = run.run(losses, progress=False)
     if run.batch_size == len(candidates):
         history = [{"params": params, "noise_std": 0.0} for params in candidates]
-    else:
+    else:  # the parameters are None if the evaluated points are private
         history = [
             {
-                # None if the evaluated points are private.
-                "params": candidates[at] if (at := _row(index_of, step)) >= 0 else None,
+                "params": params_at.get(tuple(step.x.tolist())),
                 "noise_std": step.noise_std,
             }
             for step in result.history
         ]
     return Found(
-        candidates[index_of[tuple(result.x.tolist())]],
+        params_at[tuple(result.x.tolist())],
         result.value,
         history,
         _certificate(run.certificate(), task, evaluation),
@@ -235,19 +234,9 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
 
     fixed: Params = {}
     if choice is not None:
-        chosen = choose_candidate(
-            "stable",
-            replace(
-                task,
-                guarantee=choice,
-                release_score=False,
-                num_steps=None,
-                clip_norm=None,
-                options={},
-            ),
-            evaluation,
-        )
-        start = chosen.params
+        part = replace(task, guarantee=choice, release_score=False, options={})
+        part = replace(part, num_steps=None, clip_norm=None)
+        start = choose_candidate("stable", part, evaluation).params
         fixed = {name: start[name] for name in space.choices}
         run = make_run(start)
 
@@ -331,10 +320,6 @@ def _make(kind: Callable[..., T], options: dict[str, Any], **settings: Any) -> T
         raise InvalidArgumentError(
             f"method_options must be arguments of {kind.__name__}: {error}."
         ) from error
-
-
-def _row(index_of: dict[tuple[float, ...], int], step: Step) -> int:
-    return index_of.get(tuple(step.x.tolist()), -1)
 
 
 def _certificate(

@@ -64,11 +64,9 @@ class PrivateSearch(RefittedModel):
     Every private record is read by itself, cell by cell, by the types of the training
     columns. A copy of the model scores it together with a few training records. A
     record that cannot be read or scored has the largest loss, without any message.
-    Read private rows as text (``pandas.read_csv(..., dtype=str)``), because
-    ``read_csv`` may convert a whole column because of one cell: it drops digits of
-    whole numbers beyond 2^53 next to a gap, and it guesses from the first date whether
-    the day comes first. In a column of text, private cells that are the same number
-    (``01`` and ``1``) are the same word.
+    Read private rows as text (``pandas.read_csv(..., dtype=str)``). Otherwise one cell
+    may change its whole column for good: whole numbers beyond 2^53 lose digits, or days
+    and months are swapped. In a column of text, ``01`` and ``1`` are the same word.
 
     ``certificate_`` counts what its ledger was charged, and nothing else. The costs of
     several fits on the same private records add up. Only a shared ``ledger`` counts

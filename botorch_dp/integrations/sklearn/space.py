@@ -117,11 +117,10 @@ class SearchSpace:
                 "space must be a dict from parameter names to Real, Integer or "
                 f"Categorical, got {space!r}."
             )
-        dimensions = {name: _dimension(name, given) for name, given in space.items()}
-        self._names = tuple(dimensions)
+        self._dimensions = {name: _dimension(name, dim) for name, dim in space.items()}
         self.numbers: dict[str, Real | Integer] = {}
         self.choices: dict[str, Categorical] = {}
-        for name, dimension in dimensions.items():
+        for name, dimension in self._dimensions.items():
             if isinstance(dimension, Categorical):
                 self.choices[name] = dimension
             else:
@@ -175,7 +174,9 @@ class SearchSpace:
             first: The first candidate, if any.
             seed: The seed of the Sobol sequence.
         """
-        found = [] if first is None else [{name: first[name] for name in self._names}]
+        found = []
+        if first is not None:
+            found.append({name: first[name] for name in self._dimensions})
         for params in self._enumerated(count) or self._sobol(count, seed):
             if len(found) < count and params not in found:
                 found.append(params)
@@ -208,12 +209,11 @@ class SearchSpace:
         Args:
             values: The estimator's own parameters.
         """
-        dimensions = {**self.numbers, **self.choices}
         return {
             name: values[name]
-            if name in values and _is_inside(dimensions[name], values[name])
-            else _value(dimensions[name], 0.0 if name in self.choices else 0.5)
-            for name in self._names
+            if name in values and _is_inside(dim, values[name])
+            else _value(dim, 0.0 if name in self.choices else 0.5)
+            for name, dim in self._dimensions.items()
         }
 
     def point(self, params: Mapping[str, Any]) -> Tensor:
@@ -224,31 +224,27 @@ class SearchSpace:
     def _enumerated(self, count: int) -> list[Params]:
         """Return all combinations, or none if there are more than ``count``."""
         values: list[Sequence[Any]] = []
-        for name in self._names:
-            dim = self.choices.get(name) or self.numbers[name]
+        for dim in self._dimensions.values():
             if isinstance(dim, Real):
                 return []
-            values.append(
-                dim.choices
-                if isinstance(dim, Categorical)
-                else range(dim.low, dim.high + 1)
-            )
+            if isinstance(dim, Categorical):
+                values.append(dim.choices)
+            else:
+                values.append(range(dim.low, dim.high + 1))
         if math.prod(map(len, values)) > count:
             return []
-        return [
-            dict(zip(self._names, row, strict=True))
-            for row in itertools.product(*values)
-        ]
+        rows = itertools.product(*values)
+        return [dict(zip(self._dimensions, row, strict=True)) for row in rows]
 
     def _sobol(self, count: int, seed: int) -> list[Params]:
         with torch.device("cpu"):
-            engine = SobolEngine(len(self._names), scramble=True, seed=seed)
+            engine = SobolEngine(len(self._dimensions), scramble=True, seed=seed)
             # More than needed, because integers and choices repeat.
             points = engine.draw(4 * count, dtype=torch.float64).tolist()
         return [
             {
-                name: _value(self.choices.get(name) or self.numbers[name], u)
-                for name, u in zip(self._names, row, strict=True)
+                name: _value(dim, u)
+                for (name, dim), u in zip(self._dimensions.items(), row, strict=True)
             }
             for row in points
         ]
