@@ -53,7 +53,9 @@ BESIDE = {
         "integrations.flower.server_app",
         "integrations.flower.gateway",
     ),
+    "integrations.sklearn": ("integrations.sklearn.refitted",),
     "integrations.opacus": (
+        "integrations.opacus.plan",
         "integrations.opacus.steps",
         "integrations.opacus.private_module",
         "integrations.opacus.batches",
