@@ -115,7 +115,7 @@ class TestOrder:
                 guarantee=PureDP(1.0),
                 num_steps=6,
                 loss_range=(0.0, 0.5),
-                what="point",
+                output="point",
                 scoring="per-record",
             )
             problem, visits = Quadratics(n=N, d=2), orders(shuffle)
