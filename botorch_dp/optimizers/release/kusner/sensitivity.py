@@ -18,11 +18,8 @@ larger than computed, for one pair of neighbours. That is not differential priva
 every data set. Neighbours differ in the value of one record. Releasing both the point
 and the value doubles epsilon and delta.
 
-For 1,000 to 100,000 candidates the sensitivity of the point is about 10 prior standard
-deviations or more, while the range of the function is 4 to 6: for epsilon up to 10 the
-released point is hardly better than a random one.
-
-The proofs, and what was repaired in them, are in ``docs/theory/published_releases.md``.
+``docs/theory/published_releases.md`` has the proofs, what was repaired in them, and
+what the releases cost in utility: at epsilon = 1 they are close to random.
 
 References:
     .. [Kusner2015dpbo] M. J. Kusner, J. R. Gardner, R. Garnett and K. Q. Weinberger.
@@ -40,7 +37,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import check_count, check_nonnegative, check_positive
@@ -58,19 +55,29 @@ class _Bound(ABC):
 
     setting: KusnerSetting
 
+    # The number of shares of delta, and the terms that are shown beside the setting.
+    shares: ClassVar[int] = 3
+    terms: ClassVar[tuple[str, ...]]
+
+    @property
+    def c(self) -> float:
+        """How much the function may change with one record."""
+        return self.setting.shift(shares=self.shares)
+
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """How much the released quantity changes with one record, at most."""
+        """How much the released quantity may change with one record."""
 
     @property
     @abstractmethod
     def failure_probabilities(self) -> dict[str, float]:
-        """The probability of each kind of event that breaks the bound, at most."""
+        """Bounds on the probability of each kind of event that breaks the bound."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the setting, the other inputs and the terms of the bound."""
-        return {**asdict(self.setting), "sensitivity": self.sensitivity}
+        """Return the setting and the terms of the bound."""
+        terms = {name: getattr(self, name) for name in self.terms}
+        return {**asdict(self.setting), **terms, "sensitivity": self.sensitivity}
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,8 @@ class PointSensitivity(_Bound):
         True
     """
 
+    terms = ("beta", "c")
+
     @property
     def beta(self) -> float:
         r"""The weight of the variance: :math:`\beta = 2 \log(3 |\Lambda| / \delta)`.
@@ -106,15 +115,9 @@ class PointSensitivity(_Bound):
         **Repaired.** The papers take :math:`\beta_{T+1}` of the search, which holds at
         all times and is larger than the one time T needs: valid, with more noise.
         """
-        setting = self.setting
-        if setting.is_repaired:
-            return 2 * log_ratio(3 * setting.num_candidates, setting.delta)
-        return setting.ucb_beta(setting.num_steps + 1)
-
-    @property
-    def c(self) -> float:
-        """How much the function may change with one record."""
-        return self.setting.shift()
+        if self.setting.is_repaired:
+            return 2 * log_ratio(3 * self.setting.num_candidates, self.setting.delta)
+        return self.setting.ucb_beta(self.setting.num_steps + 1)
 
     @property
     def sensitivity(self) -> float:
@@ -123,7 +126,7 @@ class PointSensitivity(_Bound):
 
     @property
     def failure_probabilities(self) -> dict[str, float]:
-        """The probability of each kind of event that breaks the bound, at most.
+        """Bounds on the probability of each kind of event that breaks the bound.
 
         ``"means"``: a function leaves the confidence bounds, for V or for V';
         ``"shift"``: the function changes by more than c.
@@ -131,12 +134,8 @@ class PointSensitivity(_Bound):
         count = self.setting.num_candidates
         return {
             "means": 2 * count * two_sided_tail(math.sqrt(self.beta)),
-            "shift": self.setting.shift_failure(),
+            "shift": self.setting.shift_failure(shares=self.shares),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the setting and the terms of the bound."""
-        return {**super().to_dict(), "beta": self.beta, "c": self.c}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,16 +162,16 @@ class ValueSensitivity(_Bound):
         ...     num_steps=50, num_candidates=1000, delta=0.1, correlation=0.99
         ... )
         >>> value = ValueSensitivity(setting, noise_variance=0.01, gamma=20.0)
-        >>> round(value.regret, 3), round(value.c, 3), round(value.q, 3)
-        (5.083, 0.642, 0.8)
-        >>> round(value.sensitivity, 3)
-        6.525
+        >>> round(value.regret, 3), round(value.q, 3), round(value.sensitivity, 3)
+        (5.083, 0.8, 6.525)
         >>> sum(value.failure_probabilities.values()) <= setting.delta
         True
     """
 
     noise_variance: float
     gamma: float
+
+    terms = ("noise_variance", "gamma", "beta", "c", "q", "C1", "regret")
 
     def __post_init__(self) -> None:
         check_positive("noise_variance", self.noise_variance)
@@ -182,11 +181,6 @@ class ValueSensitivity(_Bound):
     def beta(self) -> float:
         r"""The weight of the variance at the last step, :math:`\beta_T`."""
         return self.setting.ucb_beta(self.setting.num_steps)
-
-    @property
-    def c(self) -> float:
-        """How much the function may change with one record."""
-        return self.setting.shift()
 
     @property
     def q(self) -> float:
@@ -203,19 +197,16 @@ class ValueSensitivity(_Bound):
 
     @property
     def C1(self) -> float:
-        r"""The constant of the regret, line 11 of Algorithm 1.
-
-        .. math:: C_1 = \frac{8 s^2}{\log(1 + s^2 / \sigma^2)}
-
-        With it the mean regret of T steps is at most
-        :math:`\sqrt{C_1 \beta_T \gamma_T / T}` ([Srinivas2010gpucb]_, Lemma 5.4).
-        """
+        r""":math:`8 s^2 / \log(1 + s^2 / \sigma^2)`, line 11 of Algorithm 1."""
         variance = self.setting.prior_variance
         return 8 * variance / math.log1p(variance / self.noise_variance)
 
     @property
     def regret(self) -> float:
-        r""":math:`\Omega / T`, how far the best value found may be below the best."""
+        r""":math:`\Omega / T`, how far the best value found may be below the best.
+
+        It bounds the mean regret of T steps ([Srinivas2010gpucb]_, Lemma 5.4).
+        """
         return math.sqrt(self.C1 * self.beta * self.gamma / self.setting.num_steps)
 
     @property
@@ -225,7 +216,7 @@ class ValueSensitivity(_Bound):
 
     @property
     def failure_probabilities(self) -> dict[str, float]:
-        """The probability of each kind of event that breaks the bound, at most.
+        """Bounds on the probability of each kind of event that breaks the bound.
 
         ``"regret"``: a function leaves the confidence bounds at some step, for V or for
         V'; ``"shift"``: the function changes by more than c; ``"noise"``: a noise is
@@ -237,14 +228,9 @@ class ValueSensitivity(_Bound):
         noise = two_sided_tail(self.q / (2 * math.sqrt(self.noise_variance)))
         return {
             "regret": 2 * count * tails,
-            "shift": self.setting.shift_failure(),
+            "shift": self.setting.shift_failure(shares=self.shares),
             "noise": 2 * num_steps * noise,
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the setting, the other inputs and the terms of the bound."""
-        names = ("noise_variance", "gamma", "beta", "c", "q", "C1", "regret")
-        return {**super().to_dict(), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +247,9 @@ class NoiseFreeValueSensitivity(_Bound):
     **The user asserts A and tau**: for each of the two functions, the regret must
     exceed the first term with probability :math:`\delta / 4` at most. The theorem they
     come from says that they exist for large T; it does not compute them, and they must
-    not be estimated from the private function. The bound is not monotone in T: who can
-    assert it for every T may set ``num_steps`` to the number of steps, up to T, at
-    which it is smallest.
+    not be estimated from the private function. The bound is not monotone in T: if it
+    holds for every T, ``num_steps`` may be the number of steps, up to T, at which it is
+    smallest.
 
     **Repaired.** The best value is released, not the last one as in [Kusner2015dpbo]_.
     The workshop version has T = 2 whatever T is.
@@ -289,6 +275,9 @@ class NoiseFreeValueSensitivity(_Bound):
     regret_scale: float
     regret_rate: float
 
+    shares = 2
+    terms = ("num_dims", "c", "regret")
+
     def __post_init__(self) -> None:
         check_count("num_steps", self.setting.num_steps, minimum=2)
         check_count("num_dims", self.num_dims)
@@ -296,16 +285,9 @@ class NoiseFreeValueSensitivity(_Bound):
         check_positive("regret_rate", self.regret_rate)
 
     @property
-    def c(self) -> float:
-        """How much the function may change with one record."""
-        return self.setting.shift(shares=2)
-
-    @property
     def regret(self) -> float:
         r""":math:`\Omega`, how far the best value found may be below the best."""
-        steps = self.setting.num_steps
-        if self.setting.constants == "workshop":
-            steps = 2
+        steps = 2 if self.setting.constants == "workshop" else self.setting.num_steps
         exponent = self.regret_rate * steps / math.log(steps) ** (self.num_dims / 4)
         return self.regret_scale * math.exp(-exponent)
 
@@ -316,20 +298,15 @@ class NoiseFreeValueSensitivity(_Bound):
 
     @property
     def failure_probabilities(self) -> dict[str, float]:
-        """The probability of each kind of event that breaks the bound, at most.
+        """Bounds on the probability of each kind of event that breaks the bound.
 
         ``"regret"``: the regret is larger than the user asserts, for V or for V';
         ``"shift"``: the function changes by more than c.
         """
         return {
             "regret": self.setting.delta / 2,
-            "shift": self.setting.shift_failure(shares=2),
+            "shift": self.setting.shift_failure(shares=self.shares),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the setting, the dimension and the terms of the bound."""
-        names = ("num_dims", "c", "regret")
-        return {**super().to_dict(), **{name: getattr(self, name) for name in names}}
 
 
 _RENAMED: dict[str, type] = {
@@ -356,7 +333,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _from_numbers(kind: type, **numbers: Any) -> Any:
-    """Return a bound from one set of keyword arguments, as earlier functions did."""
+    """Return a bound from the numbers of its setting and its own."""
     names = [field.name for field in fields(KusnerSetting) if field.name in numbers]
     setting = KusnerSetting(**{name: numbers.pop(name) for name in names})
     return kind(setting, **numbers)
