@@ -74,7 +74,7 @@ class TestCandidates:
         [
             (torch.full((3, 2), torch.nan, **DOUBLE), "candidates must be finite"),
             (torch.zeros(3, 2, dtype=torch.int64, device=CPU), "float32 or torch.f"),
-            ([[0.0], [1.0]], "candidates must be a tensor"),
+            ([[0.0], [1.0]], "candidates must be a"),
             (torch.zeros(1, 2, **DOUBLE), "at least two rows, got 1"),
         ],
     )
