@@ -7,14 +7,15 @@ from torch import Tensor
 
 from botorch_dp._validation import check_count
 from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.optimizers.core.charging import (
+from botorch_dp.optimizers.release.problem import ReleaseProblem
+from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
+from botorch_dp.privacy import GaussianMechanism, Guarantee, PrivacyEvent, SecureNoise
+from botorch_dp.privacy.account import RunAccount
+from botorch_dp.privacy.budget import (
     check_gaussian,
     mean_sensitivity,
     share_of_a_step,
 )
-from botorch_dp.optimizers.release.problem import ReleaseProblem
-from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
-from botorch_dp.privacy import GaussianMechanism, Guarantee, PrivacyEvent, SecureNoise
 
 
 class AdaptiveRelease(ReleaseStrategy):
@@ -27,7 +28,7 @@ class AdaptiveRelease(ReleaseStrategy):
 
     can_resume: ClassVar[bool] = True
 
-    def __init__(self, problem: ReleaseProblem, account: Any) -> None:
+    def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
         super().__init__(problem, account)
         sensitivity = mean_sensitivity(problem.loss_width, problem.num_records)
         share = share_of_a_step(
@@ -51,7 +52,7 @@ class AdaptiveRelease(ReleaseStrategy):
     @property
     def is_spent(self) -> bool:
         """Whether all steps have been paid for."""
-        return bool(self.account.num_charged >= self.problem.num_steps)
+        return self.account.num_charged >= self.problem.num_steps
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the cost of a mean, once for each step."""

@@ -39,14 +39,8 @@ from botorch_dp._validation import (
 )
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.kernels.describe import describe_kernel
-from botorch_dp.optimizers.core.charging import (
-    ASSUMPTIONS,
-    ChargingOptimizer,
-    RunLedger,
-    check_affordable,
-    warn_of_large_delta,
-)
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
+from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
 from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
 from botorch_dp.optimizers.release.adaptive import AdaptiveRelease
 from botorch_dp.optimizers.release.kusner.releases import (
@@ -63,14 +57,12 @@ from botorch_dp.optimizers.release.problem import (
 from botorch_dp.optimizers.release.stable import StableRelease
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import (
-    AssumedEvent,
-    Certificate,
-    GaussianMechanism,
     Guarantee,
     Ledger,
     PrivacyEvent,
     SecureNoise,
 )
+from botorch_dp.privacy.budget import warn_of_large_delta
 
 _OUTPUTS = ("both", "point", "value")
 RELEASES: dict[str, type[ReleaseStrategy]] = {
@@ -81,7 +73,7 @@ RELEASES: dict[str, type[ReleaseStrategy]] = {
 }
 
 
-class PrivateBO(ChargingOptimizer):
+class PrivateBO(PrivateOptimizer):
     r"""Release the best of many candidates, and its value, under differential privacy.
 
     Minimizes the mean of per-record losses in a known range; the gain of the papers is
@@ -115,7 +107,7 @@ class PrivateBO(ChargingOptimizer):
         batch_size: The number of points in a step; only a stable release that is not
             adaptive supports more than 1.
         num_candidates: The number of Sobol points of a box.
-        transform: The search coordinates, see :class:`Coordinates`.
+        transform: The search coordinates, see :class:`SearchBox`.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: A seeded generator of the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
@@ -184,25 +176,22 @@ class PrivateBO(ChargingOptimizer):
             candidates = check_candidates(candidates)
             bounds = torch.stack([candidates.amin(dim=0), candidates.amax(dim=0)])
         assert bounds is not None
-        kind = _strategy_of(release, adaptive)
-        self.secure = secure
+        kind, self.output = _choose_strategy(release, adaptive, output)
+        kind.check_guarantee(guarantee, secure)
         super().__init__(
             bounds=bounds,
             num_records=num_records,
-            guarantee=kind.check_guarantee(guarantee, secure),
+            guarantee=guarantee,
             num_steps=num_steps,
             transform=transform,
             ledger=ledger,
+            secure=secure,
+            condition=kind.condition,
+            failure=kind.failure(guarantee, self.output),
         )
         if release == "stable":  # otherwise delta covers an assumption, not records
             warn_of_large_delta(guarantee, self.num_records)
         self.release, self.adaptive = release, bool(adaptive)
-        self.output = check_choice("output", output or kind.outputs[0], _OUTPUTS)
-        if self.output not in kind.outputs:
-            raise InvalidArgumentError(
-                f"output must be {kind.outputs[0]!r} with release={release!r}, got "
-                f"{output!r}."
-            )
         self.loss_range = check_range("loss_range", loss_range)
         low, high = self.loss_range
         self.prior_std = check_positive(
@@ -216,12 +205,11 @@ class PrivateBO(ChargingOptimizer):
                 "batch_size must be 1 where points depend on what was observed, got "
                 f"{batch_size!r}."
             )
-        self.generator = generator
         if candidates is None:
-            self.search_candidates = sobol_candidates(self.coordinates, num_candidates)
-            candidates = self.coordinates.from_search(self.search_candidates)
+            self.search_candidates = sobol_candidates(self.search_box, num_candidates)
+            candidates = self.search_box.from_search(self.search_candidates)
         else:
-            self.search_candidates = self.coordinates.to_search(candidates)
+            self.search_candidates = self.search_box.to_search(candidates)
         self.candidates = candidates
         if self.num_steps * self.batch_size > len(candidates):
             raise InvalidArgumentError(
@@ -245,14 +233,13 @@ class PrivateBO(ChargingOptimizer):
             output=self.output,
             noise={"generator": generator, "secure": secure},
         )
-        account = _Account(
-            self, kind.condition, kind.failure(self.guarantee, self.output)
-        )
         try:
-            self._strategy: ReleaseStrategy = kind(self.problem, account, **options)
+            self._strategy: ReleaseStrategy = kind(
+                self.problem, self.account, **options
+            )
         except TypeError as error:
             raise InvalidArgumentError(
-                f"release={release!r} has other options: {error}."
+                f"release={release!r} does not take these options: {error}."
             ) from error
         self._strategy.warn_if_useless(stacklevel=3)
         self._options = options
@@ -260,7 +247,7 @@ class PrivateBO(ChargingOptimizer):
 
     @property
     def done(self) -> bool:
-        """Whether everything has been told and released."""
+        """Whether everything has been released, or the budget is spent."""
         return self._released is not None or self._strategy.is_spent
 
     @property
@@ -269,28 +256,9 @@ class PrivateBO(ChargingOptimizer):
         released = {} if self._released is None else self._released.details
         return {**self._strategy.details, **released}
 
-    def ask(self) -> Tensor:
-        """Return the points to evaluate next.
-
-        Returns:
-            A ``b x d`` tensor; the same one until :meth:`tell` is called.
-
-        Raises:
-            BudgetExceededError: Before the first step, if all releases of the run do
-                not fit under the ledger's cap.
-        """
-        if not self._history:
-            self._check_affordable()
-        return super().ask()
-
     def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
         """Return every release of the whole run, and how many there are of it."""
         return self._strategy.plan()
-
-    def _check_affordable(self) -> None:
-        """Raise, before the first charge, unless all releases can be paid for."""
-        if not self._num_charged:
-            check_affordable(self.ledger, self.planned_releases(), self.adjacency)
 
     def result(self) -> OptimizationResult:
         """Return what was released, with its certificate."""
@@ -299,8 +267,8 @@ class PrivateBO(ChargingOptimizer):
             raise OptimizerStateError(
                 self._why_done()
                 if self.done
-                else f"Nothing is released before all {self.num_steps} steps are told: "
-                "call run(), or ask()."
+                else f"Nothing is released before all {self.num_steps} steps: call "
+                "run(), or ask()."
             )
         x = torch.full_like(self.bounds[0], torch.nan)
         if released.index is not None:
@@ -322,13 +290,14 @@ class PrivateBO(ChargingOptimizer):
             "a new run with a budget of its own."
         )
 
-    def certificate(self) -> Certificate:
-        """Return what is guaranteed of everything charged to the ledger."""
-        return Certificate.from_ledger(
-            self.ledger,
-            assumptions=(self._strategy.assumption, *ASSUMPTIONS[1:]),
-            parameters={**self._to_certify(), "kernel": describe_kernel(self.kernel)},
-        )
+    @property
+    def assumptions(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the certificate says about the guarantee."""
+        return (self._strategy.assumption,)
+
+    def _certified_parameters(self) -> dict[str, Any]:
+        kernel = describe_kernel(self.kernel)
+        return {**super()._certified_parameters(), "kernel": kernel}
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -355,11 +324,8 @@ class PrivateBO(ChargingOptimizer):
                 "cannot be saved."
             )
         released = None if self._released is None else vars(self._released)
-        return {
-            **super()._state(),
-            "released": released,
-            "release": self._strategy.state(),
-        }
+        state = {"released": released, "release": self._strategy.state()}
+        return {**super()._state(), **state}
 
     def _num_due(self, num_steps: int) -> int:
         return self._strategy.num_due(num_steps)
@@ -370,13 +336,8 @@ class PrivateBO(ChargingOptimizer):
             index = ReleasedCandidate(**state["released"]).index
             if index is not None and not 0 <= index < len(self.candidates):
                 raise ValueError(f"no candidate {index}")
-            if left := self._left_of_plan(state["charges"]):
+            if left := self.account.left_of(self.planned_releases(), state["charges"]):
                 raise ValueError(f"a release without the charges for {left!r}")
-        for charge in state["charges"]:
-            if charge["condition"] != self._strategy.condition:
-                raise ValueError(
-                    f"a charge under another condition, {charge['condition']!r}"
-                )
         num_charged = sum(charge["count"] for charge in state["charges"])
         self._strategy.check_state(state["release"], num_charged)
 
@@ -402,9 +363,10 @@ class PrivateBO(ChargingOptimizer):
         private = torch.cat([self.problem.clip(chunk) for chunk in chunks])
         noise_std = self._strategy.observe(self._asked, private)
         if len(self._history) + 1 == self.num_steps or self._strategy.is_spent:
-            # Once more, for all of them: others may have spent in the meantime, and a
-            # point that was drawn would be lost if its value could not be paid for.
-            self._check_affordable()
+            # Reserve all releases again: others may have charged the ledger since, and
+            # a point would be drawn in vain if its value could not be paid for.
+            if not self.account.num_charged:
+                self.account.reserve(self.planned_releases())
             self._released = self._strategy.finish()
         x = X[-1]
         if not self._strategy.points_are_public:
@@ -417,44 +379,25 @@ class PrivateBO(ChargingOptimizer):
         )
 
 
-def _strategy_of(release: str, adaptive: bool) -> type[ReleaseStrategy]:
-    check_choice("release", release, tuple(RELEASES))
-    if not adaptive:
-        return RELEASES[release]
-    if release != "stable":
+def _choose_strategy(
+    release: str, adaptive: bool, output: str | None
+) -> tuple[type[ReleaseStrategy], str]:
+    """Return the class of the strategy, and what it releases."""
+    kind = RELEASES[check_choice("release", release, tuple(RELEASES))]
+    if adaptive and release != "stable":
         raise InvalidArgumentError(
             f"adaptive=True needs release='stable', got release={release!r}."
         )
-    return AdaptiveRelease
+    kind = AdaptiveRelease if adaptive else kind
+    output = check_choice("output", output or kind.outputs[0], _OUTPUTS)
+    if output not in kind.outputs:
+        raise InvalidArgumentError(
+            f"output must be {kind.outputs[0]!r} with release={release!r}, got "
+            f"{output!r}."
+        )
+    return kind, output
 
 
 def _digest(candidates: Tensor) -> str:
     """Return a short hash of the candidates."""
     return hashlib.sha256(candidates.cpu().numpy().tobytes()).hexdigest()[:16]
-
-
-class _Account(RunLedger):
-    def __init__(
-        self, run: ChargingOptimizer, condition: str | None, failure: float
-    ) -> None:
-        super().__init__(run)
-        self.condition, self.failure = condition, failure
-
-    @property
-    def num_charged(self) -> int:
-        return self._run._num_charged
-
-    def cost(self, event: PrivacyEvent) -> PrivacyEvent:
-        if not self.failure:
-            return event
-        assert event.pure_epsilon is not None
-        return AssumedEvent(event.pure_epsilon, self.failure)
-
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: Any) -> Any:
-        labels["condition"] = self.condition
-        return super().charge(self.cost(event), count=count, **labels)
-
-    def skip_noise(
-        self, mechanism: GaussianMechanism, *, size: int, device: Any
-    ) -> None:
-        self._run._skip_noise(mechanism, size)

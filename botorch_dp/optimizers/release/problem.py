@@ -12,7 +12,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_dp._validation import check_count, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.core.search_box import Coordinates
+from botorch_dp.optimizers.core.search_box import SearchBox
 from botorch_dp.privacy import Guarantee
 
 # In the unit cube, as for DP-GIBO; Matern-5/2 because losses need not be smooth.
@@ -90,7 +90,7 @@ def check_candidates(candidates: Tensor) -> Tensor:
     return candidates.detach()
 
 
-def sobol_candidates(search_box: Coordinates, count: int) -> Tensor:
+def sobol_candidates(search_box: SearchBox, count: int) -> Tensor:
     """Return ``count`` Sobol points of the box, in search coordinates."""
     count = check_count("num_candidates", count, minimum=2)
     with torch.device("cpu"):

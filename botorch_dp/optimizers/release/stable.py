@@ -9,6 +9,7 @@ from torch import Tensor
 from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.candidate_posterior import CandidatePosterior
+from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.optimizers.release.scores import METHODS, StableScores
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
@@ -22,6 +23,7 @@ from botorch_dp.privacy import (
     PureDP,
     SecureNoise,
 )
+from botorch_dp.privacy.account import RunAccount
 
 # A design is sought among this many candidates: more would not make it better.
 _DESIGN_CANDIDATES = 10_000
@@ -39,14 +41,19 @@ class StableRelease(ReleaseStrategy):
     """
 
     def __init__(
-        self, problem: ReleaseProblem, account: Any, *, scoring: str | None = None
+        self,
+        problem: ReleaseProblem,
+        account: RunAccount,
+        *,
+        scoring: str | None = None,
     ) -> None:
         super().__init__(problem, account)
         self._scoring = (
             None if scoring is None else check_choice("scoring", scoring, METHODS)
         )
         self._design = _choose_design(problem)
-        self._start()
+        self._values = PrivateValues()
+        self._rows: dict[int, int] = {}  # from a candidate to the row of its losses
 
     @staticmethod
     def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
@@ -72,15 +79,16 @@ class StableRelease(ReleaseStrategy):
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Keep the losses until the end."""
-        # By point: after a failed tell, the same losses replace those of the first.
-        self._private_losses[tuple(indices)] = private_losses
+        # After a tell that was refused, the losses of the next one take their place.
+        rows = self._values.append(private_losses)
+        self._rows.update(zip(indices, rows, strict=True))
         return 0.0
 
     def finish(self) -> ReleasedCandidate:
         """Choose a candidate, then release its value."""
-        problem, kept = self.problem, self._private_losses
-        assert [index for indices in kept for index in indices] == self._design
-        private = torch.cat([*kept.values()], dim=-1)  # n x T
+        # Contiguous, so that means are summed in the order of records.
+        private = self._values.columns([self._rows[index] for index in self._design])
+        private = private.contiguous()  # n x T
         scores, method = self._scores, self._method
         chooser, valuer = self._chooser, self._valuer
         details = {
@@ -96,10 +104,10 @@ class StableRelease(ReleaseStrategy):
             details["value_sensitivity"] = valuer.sensitivity
             loss = scores.private_value(method, private, index).reshape(1)
             released = float(valuer.release(loss, ledger=self.account))
-            value = problem.loss_range[0] + released
-        self._start()  # forget
+            value = self.problem.loss_range[0] + released
+        self._forget()
         return ReleasedCandidate(
-            None if problem.output == "value" else index, value, details
+            None if self.problem.output == "value" else index, value, details
         )
 
     # Computed from public numbers, so that an error comes before any evaluation.
@@ -145,13 +153,14 @@ class StableRelease(ReleaseStrategy):
         assert isinstance(whole, ApproxDP)
         return PureDP(whole.epsilon / 2), ApproxDP(whole.epsilon / 2, whole.delta)
 
-    def _start(self) -> None:
-        self._private_losses: dict[tuple[int, ...], Tensor] = {}
+    def _forget(self) -> None:
+        self._values.forget()
+        self._rows.clear()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start over: nothing was released, and the points are the same."""
         del state
-        self._start()
+        self._forget()
 
 
 def _choose_design(problem: ReleaseProblem) -> list[int]:

@@ -2,13 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor
 
 from botorch_dp._deprecated import warn_deprecated
+from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
+from botorch_dp.privacy.account import RunAccount
 from botorch_dp.privacy.certificate import WORST_CASE
 
 
@@ -45,9 +47,14 @@ class ReleaseStrategy(ABC):
     # Whether a state before the end contains everything that is needed to continue.
     can_resume: ClassVar[bool] = False
 
-    def __init__(self, problem: ReleaseProblem, account: Any) -> None:
+    def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
         self.problem, self.account = problem, account
         self.details: dict[str, Any] = {}
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise OptimizerStateError(
+            "A strategy may hold private values, so it cannot be pickled or copied."
+        )
 
     @staticmethod
     @abstractmethod
@@ -87,7 +94,7 @@ class ReleaseStrategy(ABC):
 
         For a single release at the end: whether any part of it was charged.
         """
-        return bool(self.account.num_charged > 0)
+        return self.account.num_charged > 0
 
     def so_far(self) -> ReleasedCandidate | None:
         """Return the best of what was released before the end, if anything was."""

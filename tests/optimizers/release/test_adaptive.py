@@ -102,7 +102,7 @@ class TestAdaptive:
             lambda state: state["charges"][0].update(unit="agent"),
             lambda state: state["charges"][0].update(mechanism=3),
             lambda state: state["charges"][0].update(condition=3),
-            lambda state: state.update(labels=[""]),
+            lambda state: state.update(runs=[""]),
         ):
             state = opt.state_dict()
             damage(state)

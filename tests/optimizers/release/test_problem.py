@@ -58,7 +58,7 @@ class TestCandidates:
         points = opt.search_candidates
         assert points.shape == opt.candidates.shape == (64, 2)
         assert ((opt.candidates >= box[0]) & (opt.candidates <= box[1])).all()
-        low, high = opt.coordinates.box
+        low, high = opt.search_box.box
         unit = (points - low) / (high - low)
         halves = (unit < 0.5).sum(dim=0)  # a Sobol sequence fills both halves equally
         assert halves.tolist() == [32, 32]

@@ -8,6 +8,7 @@ from botorch_dp.exceptions import (
     BudgetExceededError,
     OptimizerStateError,
 )
+from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.privacy import (
     ExponentialMechanism,
     LaplaceMechanism,
@@ -20,6 +21,7 @@ from tests.optimizers.problems import (
     CPU,
     DOUBLE,
     differing,
+    held_numbers,
     seeded,
 )
 from tests.optimizers.release.problems import Bowls, candidates, make
@@ -79,7 +81,7 @@ class TestStable:
             return Bowls(n=n)(X)
 
         opt.run(problem, progress=False)
-        X, points = opt.coordinates.to_search(torch.cat(asked)), opt.search_candidates
+        X, points = opt.search_box.to_search(torch.cat(asked)), opt.search_candidates
         K = opt.kernel(X).to_dense() + noise_variance * torch.eye(T, **DOUBLE)
         weights = torch.linalg.solve(K, opt.kernel(X, points).to_dense())  # T x N
         largest = weights.abs().sum(dim=0).max() if method == "linear" else 1.0
@@ -161,7 +163,7 @@ class TestStable:
                 opt.result()
             assert len(opt.ledger) == 0
             state = opt.state_dict()
-            del state["labels"]
+            del state["runs"]
             states.append(str(state))
         assert states[0] == states[1]
 
@@ -188,6 +190,19 @@ class TestStable:
                 assert differing(*opts)
         assert all(opt.done for opt in opts)
         assert differing(*opts) == []
+
+    def test_losses_are_private_values_until_the_end(self):
+        # Nothing else has them: not the strategy's other attributes, not its repr.
+        opt, problem = make(num_steps=2), Bowls()
+        opt.tell(problem(opt.ask()))
+        strategy = opt._strategy
+        assert isinstance(strategy._values, PrivateValues)
+        held = held_numbers({**vars(strategy), "_values": None, "problem": None})
+        shapes = [part.shape for part in held.values() if torch.is_tensor(part)]
+        assert not any(300 in shape for shape in shapes)  # the number of records
+        opt.tell(problem(opt.ask()))
+        assert held_numbers(strategy._values) == {"/_size": 0}
+        assert strategy._rows == {}
 
     def test_a_release_that_was_interrupted_is_not_made_again(self, monkeypatch):
         opt, problem = make(num_steps=2, ledger=Ledger()), Bowls()
@@ -216,4 +231,6 @@ class TestStable:
         for _ in range(2):
             with pytest.raises(BudgetExceededError):
                 opt.tell(losses)
-        assert len(opt._strategy._private_losses) == 2
+        assert len(opt._strategy._rows) == 2
+        kept = opt._strategy._values.columns([*opt._strategy._rows.values()])
+        assert torch.equal(kept[:, 1:], losses)

@@ -1,12 +1,17 @@
 """What all strategies share, with a strategy that releases a constant."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
 from botorch_dp import Ledger, PureDP
+from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.release import strategy
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import LaplaceMechanism, PureEvent
+from botorch_dp.privacy.account import RunAccount
 from tests.optimizers.problems import DOUBLE
 from tests.optimizers.release.problems import make
 
@@ -37,8 +42,7 @@ class Constant(ReleaseStrategy):
 
 @pytest.fixture
 def constant():
-    opt = make(num_steps=3, ledger=Ledger())
-    return Constant(opt.problem, opt._strategy.account)
+    return Constant(make(num_steps=3).problem, RunAccount(Ledger(), "a run"))
 
 
 def test_defaults(constant):
@@ -67,6 +71,12 @@ def test_state(constant):
     assert constant.restore({}) is None
     with pytest.raises(ValueError, match=r"unexpected parts \['more'\]"):
         constant.check_state({"more": 1}, 0)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_neither_pickled_nor_copied(constant, copied):
+    with pytest.raises(OptimizerStateError, match="cannot be pickled or copied"):
+        copied(constant)
 
 
 def test_no_warning(constant, recwarn):

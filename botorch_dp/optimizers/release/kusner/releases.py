@@ -17,7 +17,7 @@ References:
 import math
 import warnings
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ from botorch_dp.privacy import (
     PureDP,
     SecureNoise,
 )
+from botorch_dp.privacy.account import RunAccount
 
 GP_ASSUMPTION = (
     "GP-ASSUMPTION PRIVACY, not plain differential privacy: if the objectives of any "
@@ -69,7 +70,7 @@ class PublishedRelease(ReleaseStrategy):
 
     points_are_public: ClassVar[bool] = False
 
-    def __init__(self, problem: ReleaseProblem, account: Any) -> None:
+    def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
         super().__init__(problem, account)
         self._chooser: ExponentialMechanism | None = None
         self._valuer: LaplaceMechanism | None = None
@@ -154,7 +155,7 @@ class _GaussianProcessRelease(PublishedRelease):
     def __init__(
         self,
         problem: ReleaseProblem,
-        account: Any,
+        account: RunAccount,
         *,
         correlation: float,
         constants: str = "repaired",
@@ -247,7 +248,7 @@ class NoiseFreeRelease(_GaussianProcessRelease):
     def __init__(
         self,
         problem: ReleaseProblem,
-        account: Any,
+        account: RunAccount,
         *,
         regret_scale: float,
         regret_rate: float,
@@ -283,7 +284,7 @@ class LipschitzRelease(PublishedRelease):
     def __init__(
         self,
         problem: ReleaseProblem,
-        account: Any,
+        account: RunAccount,
         *,
         lipschitz: float,
         zero_spread: float | None = None,
