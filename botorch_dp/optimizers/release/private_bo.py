@@ -14,8 +14,7 @@ value, or both. There are four ways, which differ in what they assume:
 * ``"kusner-noise-free"``: its Algorithm 2, under further assumptions.
 * ``"lipschitz"``: its Algorithm 3, for regularized linear models; the value only.
 
-The published bounds are far larger than the range of the functions they bound, so that
-their releases are close to random (see the benchmark). They are here for comparison.
+The last three are here for comparison: their releases are close to random.
 
 References:
     .. [Kusner2015dpbo] M. Kusner, J. Gardner, R. Garnett and K. Weinberger.
@@ -97,10 +96,8 @@ class PrivateBO(PrivateOptimizer):
         output: What to release: ``"both"``, ``"point"`` or ``"value"``. With ``"both"``
             each gets half of the budget.
         kernel: The covariance function of the losses in search coordinates, with unit
-            variance and fixed hyperparameters; by default Matern-5/2 with length scale
-            0.5.
-        noise_variance: The variance of the observation noise, relative to the kernel's
-            unit variance.
+            variance; by default Matern-5/2 with length scale 0.5. It is not fitted.
+        noise_variance: The variance of the observation noise, in units of the kernel.
         prior_std: The standard deviation of the mean loss under the prior, in units of
             the loss; a quarter of the range by default.
         beta: The weight of the variance in UCB, where the paper has no schedule.
@@ -112,10 +109,8 @@ class PrivateBO(PrivateOptimizer):
         generator: A seeded generator of the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
         what: Deprecated, use ``output``.
-        **options: Options of the release: ``scoring`` for ``"stable"``; ``correlation``
-            and ``constants`` for Kusner's, with ``regret_scale`` and ``regret_rate`` if
-            it is noise-free; ``lipschitz``, ``zero_spread`` and ``constants`` for
-            ``"lipschitz"``. See the classes in
+        **options: Keyword arguments of the release, such as ``scoring`` or
+            ``correlation``: see the classes in
             :mod:`botorch_dp.optimizers.release.stable` and
             :mod:`botorch_dp.optimizers.release.kusner.releases`.
 
@@ -137,7 +132,7 @@ class PrivateBO(PrivateOptimizer):
     Attributes:
         candidates: The candidates, ``N x d``.
         search_candidates: The candidates in search coordinates.
-        problem: The public facts that the release depends on.
+        problem: The public facts that the strategy is given.
     """
 
     name = "private-bo"
@@ -193,10 +188,9 @@ class PrivateBO(PrivateOptimizer):
             warn_of_large_delta(guarantee, self.num_records)
         self.release, self.adaptive = release, bool(adaptive)
         self.loss_range = check_range("loss_range", loss_range)
-        low, high = self.loss_range
-        self.prior_std = check_positive(
-            "prior_std", (high - low) / 4 if prior_std is None else prior_std
-        )
+        if prior_std is None:
+            prior_std = (self.loss_range[1] - self.loss_range[0]) / 4
+        self.prior_std = check_positive("prior_std", prior_std)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.beta = check_positive("beta", beta)
         self.batch_size = check_count("batch_size", batch_size)
@@ -233,10 +227,9 @@ class PrivateBO(PrivateOptimizer):
             output=self.output,
             noise={"generator": generator, "secure": secure},
         )
+        self._strategy: ReleaseStrategy
         try:
-            self._strategy: ReleaseStrategy = kind(
-                self.problem, self.account, **options
-            )
+            self._strategy = kind(self.problem, self.account, **options)
         except TypeError as error:
             raise InvalidArgumentError(
                 f"release={release!r} does not take these options: {error}."
@@ -343,12 +336,12 @@ class PrivateBO(PrivateOptimizer):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self._released = None
+        released = self._strategy.restore(state["release"])
         if state["released"] is not None:
-            self._released = ReleasedCandidate(**state["released"])
+            released = released or ReleasedCandidate(**state["released"])
         elif not self._strategy.can_resume:
             self._history = []
-        self._released = self._strategy.restore(state["release"]) or self._released
+        self._released = released
 
     def _propose(self) -> Tensor:
         self._asked = self._strategy.next(len(self._history))
@@ -367,7 +360,11 @@ class PrivateBO(PrivateOptimizer):
             # a point would be drawn in vain if its value could not be paid for.
             if not self.account.num_charged:
                 self.account.reserve(self.planned_releases())
-            self._released = self._strategy.finish()
+            try:
+                self._released = self._strategy.finish()
+            finally:
+                if self._strategy.is_spent:  # otherwise the same losses may come again
+                    self._strategy.forget()
         x = X[-1]
         if not self._strategy.points_are_public:
             x, self._asked = torch.full_like(x, torch.nan), []

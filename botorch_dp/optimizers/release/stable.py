@@ -79,6 +79,8 @@ class StableRelease(ReleaseStrategy):
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Keep the losses until the end."""
+        if not self._rows:
+            self._values.reserve(len(self._design), private_losses)
         # After a tell that was refused, the losses of the next one take their place.
         rows = self._values.append(private_losses)
         self._rows.update(zip(indices, rows, strict=True))
@@ -86,9 +88,8 @@ class StableRelease(ReleaseStrategy):
 
     def finish(self) -> ReleasedCandidate:
         """Choose a candidate, then release its value."""
-        # Contiguous, so that means are summed in the order of records.
-        private = self._values.columns([self._rows[index] for index in self._design])
-        private = private.contiguous()  # n x T
+        rows = [self._rows[index] for index in self._design]
+        private = self._values.columns(rows)  # n x T
         scores, method = self._scores, self._method
         chooser, valuer = self._chooser, self._valuer
         details = {
@@ -105,7 +106,6 @@ class StableRelease(ReleaseStrategy):
             loss = scores.private_value(method, private, index).reshape(1)
             released = float(valuer.release(loss, ledger=self.account))
             value = self.problem.loss_range[0] + released
-        self._forget()
         return ReleasedCandidate(
             None if self.problem.output == "value" else index, value, details
         )
@@ -153,14 +153,15 @@ class StableRelease(ReleaseStrategy):
         assert isinstance(whole, ApproxDP)
         return PureDP(whole.epsilon / 2), ApproxDP(whole.epsilon / 2, whole.delta)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop all losses."""
         self._values.forget()
         self._rows.clear()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Start over: nothing was released, and the points are the same."""
         del state
-        self._forget()
+        self.forget()
 
 
 def _choose_design(problem: ReleaseProblem) -> list[int]:

@@ -88,6 +88,9 @@ class ReleaseStrategy(ABC):
     def finish(self) -> ReleasedCandidate:
         """Charge the account, draw noise, and return what is released."""
 
+    def forget(self) -> None:  # noqa: B027
+        """Drop all private values."""
+
     @property
     def is_spent(self) -> bool:
         """Whether the budget does not allow another step.

@@ -220,6 +220,7 @@ class TestStable:
             with pytest.raises(OptimizerStateError, match="interrupted"):
                 call()
         assert len(opt.ledger) == 1
+        assert held_numbers(opt._strategy._values) == {"/_size": 0}
 
     def test_a_release_that_was_refused_can_be_told_again(self):
         # Nothing was charged: the same losses again, not twice the column.

@@ -75,7 +75,7 @@ class PublishedRelease(ReleaseStrategy):
         self._chooser: ExponentialMechanism | None = None
         self._valuer: LaplaceMechanism | None = None
         self._private_best = -math.inf
-        self._start()
+        self.forget()
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the costs of the point and of the value, if they are released."""
@@ -112,7 +112,6 @@ class PublishedRelease(ReleaseStrategy):
             )
             released = float(self._valuer.release(private, ledger=ledger))
             value = self.problem.to_loss(released)
-        self._start()
         return ReleasedCandidate(index, value)
 
     def warn_if_useless(self, *, stacklevel: int) -> None:
@@ -132,8 +131,8 @@ class PublishedRelease(ReleaseStrategy):
                     stacklevel=stacklevel,
                 )
 
-    def _start(self) -> None:
-        """Forget everything that was observed."""
+    def forget(self) -> None:
+        """Drop everything that was observed."""
         self._private = CandidatePosterior(
             self.problem.kernel,
             self.problem.candidates,
