@@ -1,7 +1,7 @@
 """A release that publishes every observed mean, so that later points depend on it."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class AdaptiveRelease(ReleaseStrategy):
         account: The account that is charged for every release.
     """
 
-    can_resume: ClassVar[bool] = True
+    can_resume = True
 
     def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
         super().__init__(problem, account)
@@ -44,10 +44,10 @@ class AdaptiveRelease(ReleaseStrategy):
         self.details = {"noise_std": self._mechanism.noise_std}
         self._start()
 
-    @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if Gaussian noise can meet it."""
-        return check_gaussian(guarantee, secure)
+    @classmethod
+    def check_guarantee(cls, guarantee: Guarantee, secure: bool | SecureNoise) -> None:
+        """Raise unless Gaussian noise can meet the guarantee."""
+        check_gaussian(guarantee, secure)
 
     @property
     def is_spent(self) -> bool:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from botorch_dp._validation import check_choice
-from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.optimizers.release.problem import ReleaseProblem
@@ -21,7 +20,6 @@ from botorch_dp.privacy import (
     LaplaceMechanism,
     PrivacyEvent,
     PureDP,
-    SecureNoise,
 )
 from botorch_dp.privacy.account import RunAccount
 
@@ -40,6 +38,12 @@ class StableRelease(ReleaseStrategy):
             public numbers decide which is likely to be best.
     """
 
+    guarantees = (PureDP, ApproxDP)
+    needs = (
+        "a PureDP or an ApproxDP, which the exponential mechanism can meet (or set "
+        "adaptive=True)"
+    )
+
     def __init__(
         self,
         problem: ReleaseProblem,
@@ -54,16 +58,6 @@ class StableRelease(ReleaseStrategy):
         self._design = _choose_design(problem)
         self._values = PrivateValues()
         self._rows: dict[int, int] = {}  # from a candidate to the row of its losses
-
-    @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if the exponential mechanism can meet it."""
-        if not isinstance(guarantee, PureDP | ApproxDP):
-            raise InvalidArgumentError(
-                "guarantee must be a PureDP or an ApproxDP, which the exponential "
-                f"mechanism can meet (or adaptive=True), got {guarantee!r}."
-            )
-        return guarantee
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the costs of the choice, and of the value if it is released."""

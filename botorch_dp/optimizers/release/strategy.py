@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NoReturn
 from torch import Tensor
 
 from botorch_dp._deprecated import warn_deprecated
+from botorch_dp._validation import check_instance
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
@@ -37,6 +38,9 @@ class ReleaseStrategy(ABC):
         account: The account that is charged for every release.
     """
 
+    # The guarantees that the strategy can meet, and how an error names them.
+    guarantees: ClassVar[tuple[type[Guarantee], ...]] = ()
+    needs: ClassVar[str] = ""
     # What can be released; the first is the default.
     outputs: ClassVar[tuple[str, ...]] = ("both", "point", "value")
     # What the certificate says about the guarantee.
@@ -56,10 +60,11 @@ class ReleaseStrategy(ABC):
             "A strategy may hold private values, so it cannot be pickled or copied."
         )
 
-    @staticmethod
-    @abstractmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if this strategy can meet it."""
+    @classmethod
+    def check_guarantee(cls, guarantee: Guarantee, secure: bool | SecureNoise) -> None:
+        """Raise unless the strategy can meet the guarantee."""
+        del secure
+        check_instance("guarantee", guarantee, cls.guarantees, expected=cls.needs)
 
     @staticmethod
     def failure(guarantee: Guarantee, output: str) -> float:

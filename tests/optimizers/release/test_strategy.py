@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 
-from botorch_dp import Ledger, PureDP
-from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp import ApproxDP, Ledger, PureDP
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.release import strategy
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import LaplaceMechanism, PureEvent
@@ -19,9 +19,8 @@ from tests.optimizers.release.problems import make
 class Constant(ReleaseStrategy):
     """Releases zero with Laplace noise, and the candidate that was evaluated last."""
 
-    @staticmethod
-    def check_guarantee(guarantee, secure):
-        return guarantee
+    guarantees = (PureDP,)
+    needs = "a PureDP"
 
     def plan(self):
         return [(PureEvent(0.5), 2)]
@@ -53,6 +52,12 @@ def test_defaults(constant):
     assert not constant.can_resume
     assert constant.so_far() is None
     assert constant.details == {}
+
+
+def test_guarantees():
+    Constant.check_guarantee(PureDP(1.0), secure=False)
+    with pytest.raises(InvalidArgumentError, match=r"guarantee must be a PureDP, got"):
+        Constant.check_guarantee(ApproxDP(1.0, 1e-6), secure=False)
 
 
 def test_is_spent_once_anything_was_charged(constant):

@@ -17,12 +17,10 @@ References:
 import math
 import warnings
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_instance
 from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
@@ -42,7 +40,6 @@ from botorch_dp.privacy import (
     LaplaceMechanism,
     PrivacyEvent,
     PureDP,
-    SecureNoise,
 )
 from botorch_dp.privacy.account import RunAccount
 
@@ -68,7 +65,7 @@ class PublishedRelease(ReleaseStrategy):
         account: The account that is charged for every release.
     """
 
-    points_are_public: ClassVar[bool] = False
+    points_are_public = False
 
     def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
         super().__init__(problem, account)
@@ -148,8 +145,10 @@ class PublishedRelease(ReleaseStrategy):
 class _GaussianProcessRelease(PublishedRelease):
     """Point and value under the assumption that objectives are a Gaussian process."""
 
-    assumption: ClassVar[str] = GP_ASSUMPTION
-    condition: ClassVar[str | None] = "objectives from the stated Gaussian process"
+    guarantees = (ApproxDP,)
+    needs = "an ApproxDP(epsilon, delta) for this release"
+    assumption = GP_ASSUMPTION
+    condition = "objectives from the stated Gaussian process"
 
     def __init__(
         self,
@@ -182,12 +181,6 @@ class _GaussianProcessRelease(PublishedRelease):
             self._valuer = LaplaceMechanism(
                 share, sensitivity=value.sensitivity, **problem.noise
             )
-
-    @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if its delta can cover a failing assumption."""
-        expected = "an ApproxDP(epsilon, delta) for this release"
-        return check_instance("guarantee", guarantee, ApproxDP, expected=expected)
 
     @staticmethod
     def failure(guarantee: Guarantee, output: str) -> float:
@@ -276,9 +269,11 @@ class LipschitzRelease(PublishedRelease):
         constants: ``"repaired"``, or ``"icml2015"`` as printed.
     """
 
-    outputs: ClassVar[tuple[str, ...]] = ("value",)
-    assumption: ClassVar[str] = LINEAR_MODEL_ASSUMPTION
-    condition: ClassVar[str | None] = "models of Assumption 2 with their constants"
+    guarantees = (PureDP,)
+    needs = "a PureDP for this release"
+    outputs = ("value",)
+    assumption = LINEAR_MODEL_ASSUMPTION
+    condition = "models of Assumption 2 with their constants"
 
     def __init__(
         self,
@@ -312,12 +307,6 @@ class LipschitzRelease(PublishedRelease):
             sensitivity=value.sensitivity / problem.prior_std,
             **problem.noise,
         )
-
-    @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if it is pure."""
-        expected = "a PureDP for this release"
-        return check_instance("guarantee", guarantee, PureDP, expected=expected)
 
 
 def _num_parts(output: str) -> int:

@@ -108,5 +108,5 @@ def log_ratio(count: int, probability: float) -> float:
 
 
 def two_sided_tail(x: float) -> float:
-    """Return P(|Z| > x) for a standard normal variable Z."""
+    """Return the probability that a normal variable is beyond x or -x."""
     return math.erfc(x / math.sqrt(2))
