@@ -146,7 +146,7 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         guarantee=task.guarantee,
         loss_range=evaluation.scoring.loss_range,
         release=method,
-        what="both" if task.release_score else "point",
+        output="both" if task.release_score else "point",
         ledger=task.ledger,
         generator=task.generator,
         **{name: settings[name] for name in settings.keys() - task.options.keys()},
