@@ -107,7 +107,8 @@ class TestKernels:
         assert kernel.raw_lengthscale.requires_grad
         assert not opt.kernel.raw_lengthscale.requires_grad
         assert opt.kernel.lengthscale.dtype == torch.float64
-        kernel.lengthscale = 9.0
+        with CPU:
+            kernel.lengthscale = 9.0
         assert float(opt.kernel.lengthscale) != 9.0
         assert opt.problem.prior_variance == pytest.approx(1.0)
 
