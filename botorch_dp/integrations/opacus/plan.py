@@ -122,8 +122,8 @@ class JointPlan:
             return check_probability("training_share", share)
         if share is not None:
             raise InvalidArgumentError(
-                "training_share must be None for disjoint records, each of which may "
-                f"spend the whole guarantee, got {share!r}."
+                "training_share must be None for disjoint records, because each set "
+                f"may spend the whole guarantee, got {share!r}."
             )
         return None
 
