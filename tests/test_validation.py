@@ -219,7 +219,7 @@ class TestPublicTensors:
     def test_empty_tensors_only_on_request(self, double):
         value = torch.zeros(0, 2, **double)
         assert check_tensor("X", value, ("n", 2), allow_empty=True) is value
-        with pytest.raises(InvalidArgumentError, match="X must be a tensor of shape n"):
+        with pytest.raises(InvalidArgumentError, match="X must be an n x 2 tensor"):
             check_tensor("X", value, ("n", 2))
 
     def test_the_error_names_what_was_expected_and_given(self):

@@ -405,7 +405,7 @@ class TestBadArguments:
         [
             (
                 [[1.0]],
-                r"points must be a tensor of shape ... x M x d .* got \[\[1.0\]\]",
+                r"points must be a ... x M x d tensor .* got \[\[1.0\]\]",
             ),
             (torch.zeros(3, device=CPU), r"points must be .* M x d .* shape \(3,\)"),
             (torch.zeros(3, 2, device=CPU, dtype=torch.long), "got torch.int64"),

@@ -235,7 +235,7 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
         (lambda W, b: FourierFeatures(W, b)(1.0), "got a float"),
         (
             lambda W, b: FourierFeatures.draw(**{**ROW, "lengthscale": W}),
-            "lengthscale must be a tensor of shape D",
+            "lengthscale must be a D tensor",
         ),
         (
             lambda W, b: FourierFeatures.draw(**{**ROW, "lengthscale": 0.5}),

@@ -52,7 +52,7 @@ class TestBadArguments:
     @pytest.mark.parametrize(
         ("x", "message"),
         [
-            ([0.0], r"initial_x must be a tensor of shape ... x p .* got \[0.0\]"),
+            ([0.0], r"initial_x must be a ... x p tensor .* got \[0.0\]"),
             (torch.zeros((), device="cpu"), r"initial_x .* \.\.\. x p .* shape \(\)"),
             (torch.zeros(2, device="cpu").long(), "initial_x .* got torch.int64"),
             (torch.zeros(0, 2, device="cpu"), r"initial_x must not be empty.*\(0, 2\)"),

@@ -421,7 +421,7 @@ class TestBadArguments:
         for bad in ([0.0], torch.zeros((), **double), x.long(), x[:0]):
             with pytest.raises(
                 InvalidArgumentError,
-                match=r"initial_x must (be a tensor of shape ... x p|not be empty)",
+                match=r"initial_x must (be a ... x p tensor|not be empty)",
             ):
                 CompressedSurrogate(bad, budget=0.1)
         for name, value in [

@@ -199,7 +199,7 @@ class TestBoth:
         for bad in ([0.0], torch.zeros((), **double), x.long(), x[:0]):
             with pytest.raises(
                 InvalidArgumentError,
-                match=r"initial_x must (be a tensor of shape ... x p|not be empty)",
+                match=r"initial_x must (be a ... x p tensor|not be empty)",
             ):
                 cls(bad)
         for name, value in [
@@ -211,7 +211,7 @@ class TestBoth:
             with pytest.raises(InvalidArgumentError, match=f"{name} must .* got"):
                 cls(x, **{name: value})
         for bounds, message in [
-            (x, "bounds must be a tensor of shape 2 x 2"),
+            (x, "bounds must be a 2 x 2 tensor"),
             (torch.zeros(2, 2, **double), "every lower bound below its upper"),
             (torch.tensor([[0.0, 0.0], [1.0, torch.inf]], **double), "must be finite"),
         ]:

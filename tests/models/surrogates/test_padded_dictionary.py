@@ -352,10 +352,10 @@ class TestBadArguments:
     @pytest.mark.parametrize(
         ("points", "message"),
         [
-            ([[0.0]], "points must be a tensor of shape ... x S x p"),
+            ([[0.0]], "points must be a ... x S x p tensor"),
             (
                 torch.zeros(3, device=CPU),
-                "points must be a tensor of shape ... x S x p",
+                "points must be a ... x S x p tensor",
             ),
             (torch.zeros(3, 2, device=CPU, dtype=torch.long), "got torch.int64"),
             (torch.full((3, 2), torch.nan, device=CPU), "points must be finite"),
