@@ -1,14 +1,17 @@
 """Names of earlier versions, which work for one release and warn."""
 
+import functools
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _PACKAGE = "botorch_dp"
 # Where modules were, and where they are now.
 MOVED = {
@@ -92,6 +95,67 @@ def warn_deprecated(old: str, new: str, *, stacklevel: int = 2) -> None:
         DeprecationWarning,
         stacklevel=stacklevel + 1,
     )
+
+
+def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which finds renamed names and warns.
+
+    Args:
+        module: The module's ``__name__``.
+        names: The new name of each old one.
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_deprecated(f"{module}.{name}", f"{module}.{names[name]}")
+        return getattr(sys.modules[module], names[name])
+
+    return get
+
+
+def renamed_argument(
+    old: str, new: str
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Return a decorator that accepts a keyword argument by its old name and warns.
+
+    Args:
+        old: The deprecated name.
+        new: The name that replaces it.
+    """
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            if old in kwargs:
+                if new in kwargs:
+                    raise TypeError(f"{old} is the deprecated name of {new}: give one.")
+                warn_deprecated(f"{old}=", f"{new}=")
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """Return a property that reads and writes an attribute by its old name and warns.
+
+    Args:
+        old: The deprecated name.
+        new: The name that replaces it.
+    """
+
+    def get(self: object) -> Any:
+        warn_deprecated(f"{type(self).__name__}.{old}", new)
+        return getattr(self, new)
+
+    def set_(self: object, value: Any) -> None:
+        warn_deprecated(f"{type(self).__name__}.{old}", new)
+        setattr(self, new, value)
+
+    return property(get, set_, doc=f"The deprecated name of ``{new}``.")
 
 
 class _MovedModules(Loader, MetaPathFinder):
