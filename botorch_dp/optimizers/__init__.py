@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.gibo.noisy_gradient_descent import NoisyGradientDescent
     from botorch_dp.optimizers.ldp.client import LDPBOClient
     from botorch_dp.optimizers.ldp.gradient_release import LocalRelease, longest_message
-    from botorch_dp.optimizers.ldp.messages import Answer, Query
+    from botorch_dp.optimizers.ldp.messages import LDPAnswer, LDPQuery
     from botorch_dp.optimizers.ldp.server import LDPBOServer
     from botorch_dp.optimizers.ldp.sgd import LDPSGD
     from botorch_dp.optimizers.ldp.simulation import LDPBO
@@ -39,14 +39,15 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
-    "Answer",
     "DPFTSServer",
     "FTSAgent",
     "FTSAgents",
     "FederatedResult",
     "Federation",
+    "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
+    "LDPQuery",
     "LocalRelease",
     "NoisyGradientDescent",
     "OnlineBO",
@@ -54,7 +55,6 @@ __all__ = [
     "OptimizationResult",
     "PrivateBO",
     "PrivateOptimizer",
-    "Query",
     "RandomSearch",
     "Step",
     "StepSchedule",
@@ -65,4 +65,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_imports(__name__)
+    __getattr__, __dir__ = lazy_imports(
+        __name__, renamed={"Answer": "LDPAnswer", "Query": "LDPQuery"}
+    )

@@ -1,7 +1,7 @@
 r"""LDP-BO: a stream of users under local privacy, simulated in one process.
 
-The server and what a user does are those of :class:`LDPBOServer` and
-:class:`LDPBOClient`; here R replications of the stream go side by side, as one batch.
+The server is :class:`LDPBOServer`, and gradients are released by the code that
+:class:`LDPBOClient` uses. R replications of the stream run side by side, as one batch.
 
 References:
     .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
@@ -20,6 +20,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from tqdm import tqdm
 
+from botorch_dp._deprecated import renamed_argument
 from botorch_dp._validation import check_count, check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.surrogates.base import GradientSurrogate
@@ -29,8 +30,10 @@ from botorch_dp.optimizers.ldp.client import LOCAL_ASSUMPTIONS
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
 from botorch_dp.optimizers.ldp.server import LDPBOServer, check_start
 from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
-from botorch_dp.privacy import ApproxDP, Certificate, Guarantee, SecureNoise
-from botorch_dp.privacy.user_account import OneAnswerEach
+from botorch_dp.privacy.certificate import Certificate
+from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+from botorch_dp.privacy.noise import SecureNoise
+from botorch_dp.privacy.user_account import UserAccount
 
 Guarantees = Guarantee | Callable[[int], Guarantee]
 _LONGEST_HISTORY = 512
@@ -47,34 +50,34 @@ class Stream(Protocol):
 class LDPBO:
     r"""Online optimization under local differential privacy, from losses alone.
 
-    Every step is another user's: it evaluates its loss at a few points around the
-    current parameter, turns the losses into a gradient, clips it, adds noise and sends
-    it. Minimizes the expected loss of a user.
+    Every step belongs to another user, who evaluates its loss at a few points around
+    the current parameter, turns the losses into a gradient, clips it, adds noise and
+    sends it. Minimizes the expected loss of a user.
 
     Args:
-        initial_x: Where to start: a ``p`` tensor, or ``R x p`` for R replications of
-            the same experiment side by side.
-        guarantee: What each user's message has to meet: one guarantee for all, or a
-            function from the user's number (from 1) to its own.
+        initial_x: The start: a ``p`` tensor, or ``R x p`` for R replications of the
+            same experiment side by side.
+        guarantee: The guarantee of each user's message: one guarantee for all, or a
+            function from the index of a user (starting at 1) to its own.
         clip_norm: The bound B on a user's gradient. For losses with Mallows weights
-            their gradient bound loses nothing; smaller means less noise and, where it
-            cuts, bias.
+            use their gradient bound, which causes no bias. A smaller bound means less
+            noise, but biased gradients where it clips.
         mechanism: ``"gaussian"``, ``"laplace"`` or ``"classical"``, see
             :class:`LocalRelease`.
         radius: How far from the start the minimum may be, a guess made without private
-            data: for the default step sizes. One in each coordinate by default.
-        step: The step sizes; by default :meth:`StepSchedule.for_noise`, for the first
-            user's noise.
+            data, for the default step sizes. One in each coordinate by default.
+        step_sizes: The step sizes; by default :meth:`StepSchedule.for_noise` for the
+            noise of the first user.
         mode: ``"stencil"``, ``"swc"`` or ``"swc-literal"``, see :class:`LDPBOServer`.
-        half_width: Of the stencil.
+        half_width: The half width of the stencil.
         kappa: The compression budget of a dictionary.
-        kernel: Of a dictionary.
+        kernel: The kernel of a dictionary.
         average: ``"suffix"``, ``"running"``, ``"exponential"`` or ``"last"``.
-        half_life: In steps, of the exponential average.
-        bounds: A ``2 x p`` box to stay in; none by default.
-        surrogate: One's own choice of points, in place of ``mode``.
-        generator: Seeds the noise: for experiments only.
-        secure: Exact discrete noise.
+        half_life: The half-life of the exponential average, in steps.
+        bounds: A ``2 x p`` box for the parameter; none by default.
+        surrogate: A custom choice of points instead of ``mode``.
+        generator: A seeded generator of the noise, for experiments only.
+        secure: Whether to draw exact discrete noise.
 
     Example:
         >>> from botorch_dp import ApproxDP
@@ -90,6 +93,7 @@ class LDPBO:
     name: ClassVar[str] = "ldp-bo"
     noun: ClassVar[str] = "one loss for each point"
 
+    @renamed_argument("step", "step_sizes")
     def __init__(
         self,
         initial_x: Tensor,
@@ -98,7 +102,7 @@ class LDPBO:
         *,
         mechanism: str = "gaussian",
         radius: float | None = None,
-        step: StepSchedule | None = None,
+        step_sizes: StepSchedule | None = None,
         mode: str = "stencil",
         half_width: float | None = None,
         kappa: float | None = None,
@@ -114,7 +118,7 @@ class LDPBO:
         if not isinstance(guarantee, Guarantee) and not callable(guarantee):
             raise InvalidArgumentError(
                 "guarantee must be a PureDP, ApproxDP, GDP or RDP, or a function from "
-                f"a user's number to one, got {guarantee!r}."
+                f"the index of a user to one, got {guarantee!r}."
             )
         self._guarantee = guarantee
         make = functools.partial(
@@ -124,12 +128,12 @@ class LDPBO:
             generator=generator,
             secure=secure,
         )
-        # Calibrating takes longer than a step: once for each guarantee.
+        # Calibration takes longer than a step, so it runs once for each guarantee.
         self._make_release = functools.lru_cache(maxsize=256)(make)
         first = self._release_of(1)
-        if step is None:
+        if step_sizes is None:
             dim = initial_x.shape[-1]
-            step = StepSchedule.for_noise(
+            step_sizes = StepSchedule.for_noise(
                 radius=math.sqrt(dim) if radius is None else radius,
                 clip_norm=first.clip_norm,
                 noise_std=self._noise_std(first),
@@ -137,11 +141,12 @@ class LDPBO:
             )
         elif radius is not None:
             raise InvalidArgumentError(
-                f"radius and step exclude each other, got {radius!r} and {step!r}."
+                "radius and step_sizes exclude each other, got "
+                f"{radius!r} and {step_sizes!r}."
             )
         self.server = LDPBOServer(
             initial_x,
-            step=step,
+            step_sizes=step_sizes,
             mode=mode,
             half_width=half_width,
             kappa=kappa,
@@ -149,10 +154,10 @@ class LDPBO:
             average=average,
             half_life=half_life,
             bounds=bounds,
-            max_norm=math.inf,  # users are simulated: none of them is hostile
+            max_norm=math.inf,  # simulated users are not hostile
             surrogate=surrogate,
         )
-        self._spent = OneAnswerEach()
+        self._spent = UserAccount()
         self._history: list[Step] = []
         self._stride = 1
 
@@ -168,28 +173,28 @@ class LDPBO:
 
     @property
     def num_steps(self) -> int:
-        """How many users' messages were followed."""
+        """The number of messages received."""
         return self.server.num_steps
 
     @property
     def num_asked(self) -> int:
-        """How many users were asked, or may have been before a crash."""
+        """The number of users who were asked, or may have been before a crash."""
         return self._spent.num_users
 
     @property
     def history(self) -> tuple[Step, ...]:
-        """Public facts about some of the steps: every other is dropped when full."""
+        """Public facts about steps. A long history keeps every second step."""
         return tuple(self._history)
 
     def ask(self) -> Tensor:
-        """Return where the next user has to evaluate, ``batch_shape x M x p``."""
+        """Return the points for the next user, ``batch_shape x M x p``."""
         return self.server.surrogate.points
 
     def tell(self, losses: Tensor) -> None:
-        """Take a step with the next user, who is never asked again.
+        """Take a step with the losses of the next user, who is never asked again.
 
         Args:
-            losses: Its private losses at the points of :meth:`ask`: a
+            losses: The user's private losses at the points of :meth:`ask`, a
                 ``batch_shape x M`` tensor.
         """
         points = self.server.surrogate.points
@@ -208,14 +213,14 @@ class LDPBO:
         """Ask and tell ``num_steps`` more users.
 
         Args:
-            stream: The users, from number ``num_asked + 1`` on.
-            num_steps: How many.
+            stream: The users. The next one has the index ``num_asked + 1``.
+            num_steps: The number of users.
             progress: Whether to show a progress bar.
-            checkpoint: A file that is written every so many steps. If it exists, the
-                run goes on from there until there were ``num_steps`` in all. If the
-                process was killed, users who may have answered since are not asked
-                again: their messages are lost, and the stream needs so many users more.
-            checkpoint_every: How many steps.
+            checkpoint: A file for the state. If it exists, the run continues from there
+                up to ``num_steps`` in total. If the process was killed, users who may
+                have answered since the last checkpoint are not asked again. Their
+                messages are lost, and the stream needs as many more users.
+            checkpoint_every: The number of steps between checkpoints.
         """
         check_count("num_steps", num_steps)
         check_count("checkpoint_every", checkpoint_every)
@@ -237,7 +242,7 @@ class LDPBO:
                 try:
                     for _ in range(count):
                         self._visit(stream)
-                except BaseException:  # an interruption loses nobody's answer
+                except BaseException:  # an interruption loses no answer
                     if checkpoint is not None:
                         self._write(checkpoint, ahead=0)
                     raise
@@ -250,18 +255,14 @@ class LDPBO:
         self.tell(stream.losses(self.num_asked + 1, self.ask()))
 
     def _step(self, private_gradients: Tensor) -> None:
-        """Clip, charge, add noise, then follow (Algorithm 1, lines 10 and 11)."""
+        """Release gradients, then follow them (Algorithm 1, lines 10 and 11)."""
         release = self._release_of(self.num_asked + 1)
         message = self._message(release, private_gradients)
         self.server.follow(message)
         self._record(self._noise_std(release))
 
     def _message(self, release: LocalRelease, private_gradients: Tensor) -> Tensor:
-        return release(
-            private_gradients,
-            ledger=self._spent,
-            batch_dims=private_gradients.dim() - 1,
-        )
+        return release(private_gradients, ledger=self._spent)
 
     def _noise_std(self, release: LocalRelease) -> float:
         return release.noise_std
@@ -272,9 +273,9 @@ class LDPBO:
             guarantee = guarantee(user)
         return self._make_release(guarantee)
 
-    def _cost_of(self, num_users: int) -> OneAnswerEach:
-        """Return what the answers of the first users cost by the settings."""
-        cost, same_for_all = OneAnswerEach(), isinstance(self._guarantee, Guarantee)
+    def _cost_of(self, num_users: int) -> UserAccount:
+        """Return the cost of the first users' answers according to the settings."""
+        cost, same_for_all = UserAccount(), isinstance(self._guarantee, Guarantee)
         for user in range(1, 1 + (min(num_users, 1) if same_for_all else num_users)):
             self._release_of(user).charge(cost, size=self.x.shape[-1])
         return cost
@@ -284,7 +285,7 @@ class LDPBO:
         if number % self._stride:
             return
         surrogate, num_points = self.server.surrogate, None
-        if self.server.mode != "stencil":  # whose number never changes
+        if self.server.mode != "stencil":  # the size of a stencil never changes
             num_points = tuple(surrogate.num_points.flatten().tolist())
         num_evaluations = number * surrogate.points.shape[-2]
         self._history.append(
@@ -295,9 +296,11 @@ class LDPBO:
             self._stride *= 2
 
     def result(self) -> OptimizationResult:
-        """Return what has been found so far, with its certificate."""
+        """Return the current result, with its certificate."""
         if not self.num_steps:
-            raise OptimizerStateError("No step has been taken: call run(), or ask().")
+            raise OptimizerStateError(
+                "No step has been taken: call run(), or ask() and tell()."
+            )
         return OptimizationResult(
             x=self.x,
             average=self.average,
@@ -306,28 +309,24 @@ class LDPBO:
         )
 
     def certificate(self) -> Certificate:
-        """Return what is guaranteed to every user: to the worst off among them."""
+        """Return the guarantee to every user, which is the weakest one."""
         if self.num_steps > self.num_asked:
             raise OptimizerStateError(
                 f"The server has taken {self.num_steps} steps with {self.num_asked} "
-                "answers: its state is of another run, of which nothing is known."
+                "answers: its state belongs to another run, whose cost is unknown."
             )
         replications = self.x.shape[:-1].numel()
         deltas = [1e-3, 1e-5, 1e-7]
         if isinstance(self._guarantee, ApproxDP):
             deltas.append(self._guarantee.delta)
-        each = (
-            ()
-            if replications == 1
-            else (f"in each of {replications} replications by itself",)
-        )
+        each = [f"in each of {replications} replications separately"]
         return self._spent.certificate(
             deltas=sorted(set(deltas), reverse=True),
             assumptions=(
                 *LOCAL_ASSUMPTIONS,
-                "every user answers once; of users with different guarantees, the "
+                "every user answers once; if users have different guarantees, the "
                 "weakest is stated",
-                *each,
+                *(each if replications > 1 else ()),
             ),
             parameters={
                 **{k: v for k, v in self.settings().items() if k != "bounds"},
@@ -352,7 +351,7 @@ class LDPBO:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, which may be published."""
+        """Return the state, which is public."""
         return {
             "settings": self.settings(),
             "server": self.server.state_dict(),
@@ -362,10 +361,10 @@ class LDPBO:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings.
+        """Restore the state of an optimizer with the same settings.
 
         Raises:
-            OptimizerStateError: If it is not such a state; nothing is changed then.
+            OptimizerStateError: If the state does not fit; nothing changes then.
         """
         try:
             state = copy.deepcopy(dict(state_dict))
@@ -373,7 +372,7 @@ class LDPBO:
             for key in ours:
                 if theirs[key] != ours[key]:
                     raise ValueError(f"{key}={theirs[key]!r} there, {ours[key]!r} here")
-            spent = OneAnswerEach.from_state_dict(state["spent"])
+            spent = UserAccount.from_state_dict(state["spent"])
             stride = check_count("stride", state["stride"])
             steps = int(state["server"]["num_steps"])
             if steps > spent.num_users:
@@ -387,25 +386,25 @@ class LDPBO:
                 or (step.num_points and len(step.num_points) != replications)
                 for step in history
             ):
-                raise ValueError("a history of another shape")
+                raise ValueError("the history has another shape")
         except Exception as error:
             raise OptimizerStateError(
                 f"state_dict is not one of {type(self).__name__}: {error!r}."
             ) from error
         self.server.load_state_dict(state["server"])
         spent.merge(self._spent)
-        # What a state says of its costs may have been edited: answers cost no less than
-        # this optimizer's own.
+        # The costs in a state may have been edited. Answers cost no less than those of
+        # this optimizer.
         spent.merge(self._cost_of(spent.num_users))
-        # Seeded noise goes on where it was, so that none is used twice.
+        # Seeded noise continues where it was, so that none is used twice.
         for _ in range(self.num_asked, spent.num_users):
             self._release_of(1).skip(self.x)
         self._spent, self._history, self._stride = spent, history, stride
 
     def _write(self, path: str | os.PathLike[str], ahead: int) -> None:
-        """Write the state, and that the next users were asked before the next one.
+        """Write the state, and charge for the users until the next checkpoint.
 
-        Should the process be killed, they may have answered, and have paid.
+        If the process is killed, they may have answered.
         """
         state, spent = self.state_dict(), self._spent.copy()
         for user in range(self.num_asked + 1, self.num_asked + ahead + 1):
