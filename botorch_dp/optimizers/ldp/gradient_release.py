@@ -10,13 +10,6 @@ References:
         :math:`B \sqrt{q / (2 \epsilon)}` for :math:`(q, \epsilon)` Renyi privacy. The
         sensitivity 2 B needs :math:`B \sqrt{2 q / \epsilon}`, which is what ``RDP``
         gives here. Its Laplace noise needs the L1 sensitivity.
-    .. [Hsu2012tail] D. Hsu, S. Kakade and T. Zhang. A Tail Inequality for Quadratic
-        Forms of Subgaussian Random Vectors. Electronic Communications in Probability,
-        2012. The theorem, with the identity for A.
-    .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete Gaussian
-        for Differential Privacy. NeurIPS 2020. It is subgaussian.
-    .. [Bakry2014markov] D. Bakry, I. Gentil and M. Ledoux. Analysis and Geometry of
-        Markov Diffusion Operators. 2014. Section 4.4, on exponential tails.
 """
 
 import math
@@ -235,36 +228,17 @@ class LocalRelease:
 def longest_message(
     *, clip_norm: float, noise_std: float, dim: int, failure: float = 1e-6
 ) -> float:
-    r"""Return a length that an honest user's message rarely exceeds.
+    """Return a length that an honest user's message rarely exceeds.
 
-    A message is a gradient g of norm at most B plus noise z, so it is no longer than
-    :math:`B + \|z\|`. With standard deviation :math:`\sigma` on each of p numbers, z
-    exceeds the following lengths with probability at most :math:`\beta`. The result
-    uses the largest of them, so it is valid for every kind of noise.
-
-    * Gaussian and discrete Gaussian noise are subgaussian ([Canonne2020discrete]_):
-      :math:`\sigma (\sqrt p + \sqrt{2 \log(1 / \beta)})` ([Hsu2012tail]_).
-    * Laplace noise of scale :math:`b = \sigma / \sqrt 2`:
-      :math:`\sigma \sqrt p + 2 b \log(3 / \beta)`. The norm is 1-Lipschitz,
-      :math:`E \|z\| \le \sigma \sqrt p`, and the distribution has the Poincare
-      constant :math:`4 b^2` in any dimension, which gives
-      :math:`P(\|z\| \ge E \|z\| + r) \le 3 e^{-r / (2 b)}` ([Bakry2014markov]_).
-      In few dimensions b times the upper quantile of a Gamma variable of shape p is
-      smaller, and it is valid because :math:`\|z\| \le \|z\|_1`.
-    * A discrete Laplace variable lies within one grid step of a Laplace variable with
-      the same quantiles. This and the rounding of g to the grid add at most
-      :math:`3 \sqrt p / 2` steps. That is less than B / 4 for a grid that a mechanism
-      accepts: its :math:`\sqrt p` (or, for Laplace noise, p) steps are at most a
-      twentieth of the sensitivity 2 B.
-
-    All of this is public, so refusing longer messages is post-processing.
+    It is valid for every kind of noise, see ``docs/theory/longest_message.md``, and
+    depends on public facts only.
 
     Args:
         clip_norm: The bound B.
         noise_std: The standard deviation of the noise on each number; the largest one
             if users differ.
         dim: The number p of numbers in a message.
-        failure: The probability :math:`\beta` that an honest message is longer.
+        failure: The probability that an honest message is longer.
 
     Example:
         >>> round(longest_message(clip_norm=1.0, noise_std=2.0, dim=2), 1)

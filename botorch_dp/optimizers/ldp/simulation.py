@@ -228,27 +228,23 @@ class LDPBO:
         if checkpoint is not None and os.path.exists(checkpoint):
             self.load_state_dict(read_checkpoint(checkpoint, self.x.device))
             last = max(num_steps, self.num_steps)
-        with tqdm(
+        bar = tqdm(
             total=last,
             initial=self.num_steps,
             desc=self.name,
             unit="user",
             disable=not progress,
-        ) as bar:
-            while self.num_steps < last:
-                count = min(checkpoint_every, last - self.num_steps)
-                if checkpoint is not None:
+        )
+        with bar:
+            try:
+                while self.num_steps < last:
+                    count = min(checkpoint_every, last - self.num_steps)
                     self._write(checkpoint, ahead=count)
-                try:
                     for _ in range(count):
                         self._visit(stream)
-                except BaseException:  # an interruption loses no answer
-                    if checkpoint is not None:
-                        self._write(checkpoint, ahead=0)
-                    raise
-                bar.update(count)
-        if checkpoint is not None:
-            self._write(checkpoint, ahead=0)
+                    bar.update(count)
+            finally:  # an interruption loses no answer
+                self._write(checkpoint, ahead=0)
         return self.result()
 
     def _visit(self, stream: Stream) -> None:
@@ -338,16 +334,13 @@ class LDPBO:
         """Return the public parameters, as plain values."""
         first = self._release_of(1)
         guarantee = self._guarantee
+        each = "a function of the user's number"
         return {
             **self.server.settings(),
             "method": self.name,
             "clip_norm": first.clip_norm,
             "mechanism": first.kind,
-            "asked for": (
-                repr(guarantee)
-                if isinstance(guarantee, Guarantee)
-                else "a function of the user's number"
-            ),
+            "asked for": repr(guarantee) if isinstance(guarantee, Guarantee) else each,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -401,11 +394,13 @@ class LDPBO:
             self._release_of(1).skip(self.x)
         self._spent, self._history, self._stride = spent, history, stride
 
-    def _write(self, path: str | os.PathLike[str], ahead: int) -> None:
+    def _write(self, path: str | os.PathLike[str] | None, ahead: int) -> None:
         """Write the state, and charge for the users until the next checkpoint.
 
         If the process is killed, they may have answered.
         """
+        if path is None:
+            return
         state, spent = self.state_dict(), self._spent.copy()
         for user in range(self.num_asked + 1, self.num_asked + ahead + 1):
             self._release_of(user).charge(spent, size=self.x.shape[-1])
@@ -414,13 +409,10 @@ class LDPBO:
 
     def _check(self, name: str, value: Tensor, shape: torch.Size) -> None:
         check_private_tensor(name, value)
-        if value.shape != shape:
+        dtype, device = self.x.dtype, self.x.device
+        if (value.shape, value.dtype, value.device) != (shape, dtype, device):
             raise InvalidArgumentError(
                 f"{name} must have shape {' x '.join(map(str, shape))}, {self.noun}, "
-                f"got {tuple(value.shape)}."
-            )
-        if value.dtype != self.x.dtype or value.device != self.x.device:
-            raise InvalidArgumentError(
-                f"{name} must be {self.x.dtype} on {self.x.device}, got {value.dtype} "
-                f"on {value.device}."
+                f"and must be {dtype} on {device}, got {value.dtype} of shape "
+                f"{tuple(value.shape)} on {value.device}."
             )
