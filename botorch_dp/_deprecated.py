@@ -47,7 +47,7 @@ MOVED = {
     "optimizers.agent_randomness": "optimizers.fts.randomness",
     "optimizers.averaging": "optimizers.ldp.averaging",
     "optimizers.base": "optimizers.core.optimizer",
-    "optimizers.charging": "optimizers.core.charging",
+    "optimizers.charging": "optimizers.core.private_optimizer",
     "optimizers.checkpoint": "optimizers.core.checkpoint",
     "optimizers.coordinates": "optimizers.core.search_box",
     "optimizers.dp_fts": "optimizers.fts.simulation",

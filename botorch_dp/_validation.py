@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
 _T = TypeVar("_T")
+_SPOKEN_WITH_A_VOWEL = tuple("AEFHILMNORSXaefhilmnorsx8")
 _RELEASABLE_DTYPES = (torch.float32, torch.float64)
 # Sums of as many values as any machine holds stay finite.
 _LARGEST_END = 1e100
@@ -141,7 +142,7 @@ def check_tensor(
         torch.Size([4, 2])
         >>> check_tensor("X", torch.zeros(4, 3), ("n", 2), meaning="one row a point")
         Traceback (most recent call last):
-        botorch_dp.exceptions.InvalidArgumentError: X must be a tensor of shape n x 2...
+        botorch_dp.exceptions.InvalidArgumentError: X must be an n x 2 tensor of ...
     """
     allowed = _RELEASABLE_DTYPES if dtype is None else (dtype,)
     if (
@@ -150,8 +151,7 @@ def check_tensor(
         or not _has_shape(value, shape)
     ):
         raise InvalidArgumentError(
-            f"{name} must be a {_expected(shape, dtype, meaning)}, got "
-            f"{describe(value)}."
+            f"{name} must be {_expected(shape, dtype, meaning)}, got {describe(value)}."
         )
     if finite and not value.isfinite().all():
         raise InvalidArgumentError(
@@ -264,9 +264,9 @@ def _expected(
     shape: Sequence[int | str] | None, dtype: torch.dtype | None, meaning: str
 ) -> str:
     kind = "torch.float32 or torch.float64" if dtype is None else str(dtype)
-    if shape is not None:
-        kind = f"shape {' x '.join(map(str, shape))} and {kind}"
-    return f"tensor of {kind}{f' ({meaning})' if meaning else ''}"
+    sizes = "" if shape is None else " x ".join(map(str, shape)) + " "
+    article = "an" if sizes[:1] in _SPOKEN_WITH_A_VOWEL else "a"
+    return f"{article} {sizes}tensor of {kind}{f' ({meaning})' if meaning else ''}"
 
 
 def _short(value: object) -> str:

@@ -84,7 +84,7 @@ MISTAKES = {
     "epsilon and delta the wrong way round": (
         lambda: fit(guarantee=ApproxDP(1e-5, 0.5)),
         WeakGuaranteeWarning,
-        r"delta above one over the number of records \(60\).*comes after epsilon",
+        r"delta above one over the number of records \(60\).*after epsilon",
     ),
     "results before the fit": (
         lambda: search().best_params_,
@@ -176,18 +176,18 @@ MISTAKES = {
             clip_norm=1.0,
         ),
         InvalidArgumentError,
-        r"bounds must be a 2 x d tensor of torch\.float32 or torch\.float64, lower "
-        r"bounds first, got shape \(2, 1\) and torch\.int64",
+        r"bounds must be a 2 x d tensor of torch\.float32 or torch\.float64 \(lower "
+        r"bounds first\), got torch\.int64 of shape \(2, 1\)",
     ),
     "losses for a function": (
         lambda: optimizer().run(torch.zeros(100, 3, device="cpu")),
         InvalidArgumentError,
-        r"objective must be a function from points to losses, got a Tensor",
+        r"objective must be a function from points to losses .*, got a Tensor",
     ),
     "an answer that nobody asked for": (
         lambda: optimizer().tell(torch.zeros(100, 3, device="cpu")),
         OptimizerStateError,
-        r"tell has nothing to answer: call ask\(\) first",
+        r"tell\(\) needs an ask\(\) before it: call ask\(\) first",
     ),
     "another model in the acquisition": (
         lambda: GradientInformation(torch.nn.Identity(), X_at=torch.zeros(1, 2)),

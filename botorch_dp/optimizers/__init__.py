@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.baselines.streams import OnlineBO, OnlineSGD
     from botorch_dp.optimizers.core.optimizer import (
         OptimizationResult,
-        PrivateOptimizer,
+        Optimizer,
         Step,
     )
+    from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
     from botorch_dp.optimizers.core.private_values import mallows_weighted
     from botorch_dp.optimizers.fts.accounting import published_privacy_loss
     from botorch_dp.optimizers.fts.agents import FTSAgent, FTSAgents
@@ -53,6 +54,7 @@ __all__ = [
     "OnlineBO",
     "OnlineSGD",
     "OptimizationResult",
+    "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
     "RandomSearch",

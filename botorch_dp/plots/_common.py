@@ -9,13 +9,13 @@ from botorch_dp._imports import import_extra
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core.optimizer import (
     OptimizationResult,
-    PrivateOptimizer,
+    Optimizer,
     Step,
 )
 from botorch_dp.optimizers.ldp.simulation import LDPBO
 
 # Whatever has a history, or a history itself.
-Run = OptimizationResult | PrivateOptimizer | LDPBO | Sequence[Step]
+Run = OptimizationResult | Optimizer | LDPBO | Sequence[Step]
 Runs = Run | Sequence[Run]
 
 

@@ -17,7 +17,19 @@ from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger import Ledger, accountant_of
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
+# Assumptions under which a guarantee holds, as certificates state them.
 WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
+RECORDS_ALONE = (
+    "what is told of a record depends on that record and the point alone, not on other "
+    "private records"
+)
+SAME_ROWS = "row i is the same record in every tell (record_ids= puts rows in order)"
+PUBLIC_SETTINGS = "all settings were chosen without the private data"
+TOLD_RECORDS = (
+    "protects the records whose losses are told, not data that models were trained on"
+)
+# What an optimizer assumes that is told the losses of records.
+OF_TOLD_LOSSES = (RECORDS_ALONE, SAME_ROWS, PUBLIC_SETTINGS, TOLD_RECORDS)
 _DELTAS = (1e-3, 1e-5, 1e-7)
 _NEIGHBOURS = {
     "replace_one": "one {unit} is replaced by any other",
@@ -63,6 +75,8 @@ class Certificate:
         parameters: Public parameters of the run.
         versions: Of the libraries involved.
         private: False for a baseline that adds no noise: nothing is guaranteed.
+        run: The run that the parameters belong to, in words, if the ledger has charges
+            of other runs.
     """
 
     unit: str
@@ -76,6 +90,7 @@ class Certificate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     private: bool = True
+    run: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, UNITS)
@@ -92,6 +107,7 @@ class Certificate:
         deltas: Sequence[float] = _DELTAS,
         assumptions: Sequence[str] = (WORST_CASE,),
         parameters: Mapping[str, Any] | None = None,
+        runs: Sequence[str] = (),
     ) -> "Certificate":
         """Certify everything that a ledger has been charged with.
 
@@ -101,6 +117,8 @@ class Certificate:
             deltas: At which to state epsilon; that of the ledger's cap is added.
             assumptions: Under which the guarantee holds.
             parameters: Public parameters to state; plain JSON values.
+            runs: The identities of the run that the parameters belong to. The
+                certificate says so if the ledger has charges of others.
 
         Example:
             >>> from botorch_dp.privacy import GDP, GaussianMechanism
@@ -141,6 +159,7 @@ class Certificate:
             num_releases=sum(entry.count for entry in entries),
             parameters=dict(parameters or {}),
             versions=_versions(),
+            run=_run_of(entries, runs),
         )
 
     @classmethod
@@ -193,6 +212,8 @@ class Certificate:
         rows.append(
             ("accounting", f"{self.accountant}, {self.num_releases} release(s)")
         )
+        if self.run is not None:
+            rows.append(("run", self.run))
         rows += [("holds", assumption) for assumption in self.assumptions]
         rows += [("noise", _NOISE[name]) for name in self.noise]
         rows += [("not covered", text) for text in self.excluded]
@@ -281,6 +302,18 @@ def _condition(entry: LedgerEntry) -> str | None:
     if isinstance(entry.event, AssumedEvent):
         return "under an assumption that was not stated"
     return None
+
+
+def _run_of(entries: Sequence[LedgerEntry], runs: Sequence[str]) -> str | None:
+    """Return which run of several the parameters of a certificate belong to."""
+    own = sum(entry.count for entry in entries if entry.run in runs)
+    total = sum(entry.count for entry in entries)
+    if not runs or own == total:
+        return None
+    return (
+        f"the parameters are those of {runs[-1]}, which made {own} of the {total} "
+        "releases; the others are of other runs"
+    )
 
 
 def _cap_delta(ledger: Ledger) -> tuple[float, ...]:

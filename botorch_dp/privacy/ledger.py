@@ -170,6 +170,12 @@ class Ledger:
             self._refresh()
             return tuple(self._entries)
 
+    def entries_since(self, number: int) -> tuple[LedgerEntry, ...]:
+        """Return every charge after the first ``number`` ones."""
+        with _LOCK:
+            self._refresh()
+            return tuple(self._entries[number:])
+
     @property
     def plan(self) -> LedgerPlan | None:
         """The plan that was made before the first charge, if there is one."""

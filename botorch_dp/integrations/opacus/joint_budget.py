@@ -29,7 +29,6 @@ from botorch_dp.integrations.opacus.batches import (
 from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
-from botorch_dp.optimizers.core.charging import check_gaussian, warn_of_large_delta
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -45,6 +44,7 @@ from botorch_dp.privacy import (
     SystemNoise,
     noise_multiplier_for,
 )
+from botorch_dp.privacy.budget import check_gaussian, warn_of_large_delta
 from botorch_dp.privacy.certificate import WORST_CASE
 from botorch_dp.privacy.ledger import DEFAULT_DELTA
 from botorch_dp.privacy.noise import make_noise_source

@@ -12,13 +12,6 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
 from botorch_dp.optimizers import DPGIBO, PrivateBO, Step
-from botorch_dp.optimizers.core.charging import (
-    ASSUMPTIONS,
-    check_affordable,
-    check_gaussian,
-    mean_sensitivity,
-    warn_of_large_delta,
-)
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -30,6 +23,13 @@ from botorch_dp.privacy import (
     Ledger,
     PureDP,
 )
+from botorch_dp.privacy.budget import (
+    check_affordable,
+    check_gaussian,
+    mean_sensitivity,
+    warn_of_large_delta,
+)
+from botorch_dp.privacy.certificate import TOLD_RECORDS
 
 METHODS = ("dp-gibo", "stable", "kusner")
 # What PrivateSearch has arguments of its own for, or must decide.
@@ -343,7 +343,7 @@ def _certificate(
     return replace(
         certificate,
         assumptions=(
-            *(text for text in certificate.assumptions if text != ASSUMPTIONS[-1]),
+            *(text for text in certificate.assumptions if text != TOLD_RECORDS),
             PROTECTED,
         ),
         parameters={

@@ -37,9 +37,9 @@ from botorch_dp.integrations.sklearn.separation import (
     check_separate,
 )
 from botorch_dp.integrations.sklearn.space import SearchSpace
-from botorch_dp.optimizers.core.charging import ASSUMPTIONS
 from botorch_dp.privacy import Certificate, Guarantee, Ledger
 from botorch_dp.privacy.calibration import check_guarantee
+from botorch_dp.privacy.certificate import PUBLIC_SETTINGS, RECORDS_ALONE, SAME_ROWS
 
 
 def _refitted_has(name: str) -> Any:
@@ -255,7 +255,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):
             except BaseException:
                 if len(task.ledger):  # what was released until now has its price
                     self.certificate_ = Certificate.from_ledger(
-                        task.ledger, assumptions=(*ASSUMPTIONS[1:-1], PROTECTED)
+                        task.ledger,
+                        assumptions=(
+                            RECORDS_ALONE,
+                            SAME_ROWS,
+                            PUBLIC_SETTINGS,
+                            PROTECTED,
+                        ),
                     )
                 raise
             self.best_params_ = found.params

@@ -5,20 +5,23 @@ References:
         with Bayesian Optimization. NeurIPS 2021.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.baselines.searches import not_private
-from botorch_dp.optimizers.gibo.dp_gibo import DPGIBO
-from botorch_dp.privacy import GDP, Certificate, PrivacyEvent
+from botorch_dp.optimizers.gibo.dp_gibo import GradientInformationDescent
+from botorch_dp.optimizers.gibo.geometry import GIBOGeometry
+from botorch_dp.optimizers.gibo.updates import Update
+from botorch_dp.privacy import Certificate
 
 # A bound that no gradient reaches, for an optimizer that does not clip.
 _NO_CLIPPING = 1e30
 
 
-class GIBO(DPGIBO):
+class GIBO(GradientInformationDescent):
     """Gradient-information Bayesian optimization without privacy [Mueller2021local]_.
 
     Args:
@@ -26,7 +29,13 @@ class GIBO(DPGIBO):
         num_records: The number of records.
         num_steps: The number of steps.
         clip_norm: A bound on a record's gradient, as DP-GIBO has it; none by default.
-        **kwargs: As for :class:`DPGIBO`.
+        transform: The search coordinates, see :class:`SearchBox`.
+        update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
+        step_size: Its learning rate, in search coordinates.
+        initial_x: Where to start; the centre of the box by default.
+        **kwargs: The arguments of :class:`DPGIBO` for the surrogate and its points:
+            ``batch_size``, ``kernel``, ``noise_variance``, ``mean``, ``window``,
+            ``tolerance`` and ``search``.
     """
 
     name = "gibo"
@@ -37,43 +46,35 @@ class GIBO(DPGIBO):
         num_records: int,
         num_steps: int,
         clip_norm: float = _NO_CLIPPING,
+        *,
+        transform: str | Sequence[str] = "linear",
+        update: Update = "adagrad",
+        step_size: float | None = None,
+        initial_x: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        refused = {"guarantee", "ledger", "generator", "secure"} & set(kwargs)
+        refused = {"adjacency", "guarantee", "ledger", "generator", "secure"} & {
+            *kwargs
+        }
         if refused:
             raise InvalidArgumentError(
                 f"GIBO releases nothing, and takes no {', '.join(sorted(refused))}."
             )
-        # The guarantee is never used.
-        super().__init__(bounds, num_records, GDP(1.0), num_steps, clip_norm, **kwargs)
-
-    @property
-    def noise_std(self) -> float:
-        """Zero: there is no noise."""
-        return 0.0
+        super().__init__(
+            bounds=bounds,
+            num_records=num_records,
+            num_steps=num_steps,
+            clip_norm=clip_norm,
+            transform=transform,
+            update=update,
+            step_size=step_size,
+            initial_x=initial_x,
+        )
+        self._start(GIBOGeometry(self.search_box.box, self._parameter, **kwargs))
 
     def certificate(self) -> Certificate:
-        """Say that nothing is guaranteed."""
+        """Return a certificate that guarantees nothing."""
         return not_private(self)
 
-    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
-        """Return every release of the whole run, and how many there are of it."""
-        return []
-
     def _release(self, private_mean: Tensor) -> Tensor:
-        self._num_charged += 1
         return private_mean
-
-    def _keep_ledger_at(self, path: str) -> None:
-        del path
-
-    def _num_due(self, num_steps: int) -> int:
-        return 0
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self._num_charged = len(self._history)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the public parameters, as plain values."""
-        return {**super().settings(), "guarantee": None}

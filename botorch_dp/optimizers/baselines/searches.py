@@ -17,12 +17,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from botorch_dp._validation import check_count, check_positive
-from botorch_dp.optimizers.core.optimizer import PrivateOptimizer, Step
+from botorch_dp.optimizers.core.optimizer import Optimizer, Step
 from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
 from botorch_dp.privacy import Certificate
 
 
-class _BestOfMeans(PrivateOptimizer):
+class _BestOfMeans(Optimizer):
     """Keeps the exact mean loss of every point: not private.
 
     Args:
@@ -52,7 +52,7 @@ class _BestOfMeans(PrivateOptimizer):
         )
         self.batch_size = check_count("batch_size", batch_size)
         self._generator = generator
-        self._points = self.coordinates.box[:0]  # search coordinates
+        self._points = self.search_box.box[:0]  # search coordinates
         self._means = self._points[:, 0]
 
     def certificate(self) -> Certificate:
@@ -80,7 +80,7 @@ class _BestOfMeans(PrivateOptimizer):
             self._generator.set_state(state["generator"].cpu())
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        X = self.coordinates.from_search(points)
+        X = self.search_box.from_search(points)
         chunks = checked_chunks(losses, X, self.num_records, len(points), self.noun)
         total = torch.stack([chunk.sum(dim=0) for chunk in chunks]).sum(dim=0)
         self._points = torch.cat([self._points, points])
@@ -88,12 +88,12 @@ class _BestOfMeans(PrivateOptimizer):
         best = self._points[self._means.nan_to_num(torch.inf).argmin()]
         return Step(
             number=len(self._history) + 1,
-            x=self.coordinates.from_search(best),
+            x=self.search_box.from_search(best),
             num_evaluations=len(self._points),
         )
 
     def _random_points(self) -> Tensor:
-        low, high = self.coordinates.box
+        low, high = self.search_box.box
         uniform = torch.rand(
             self.batch_size,
             len(low),
@@ -160,7 +160,7 @@ class GPUCB(_BestOfMeans):
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         points, _ = optimize_acqf(
             qUpperConfidenceBound(model, beta=self.beta),
-            self.coordinates.box,
+            self.search_box.box,
             q=self.batch_size,
             num_restarts=2,
             raw_samples=64,
@@ -169,7 +169,7 @@ class GPUCB(_BestOfMeans):
         return points.detach()
 
 
-def not_private(optimizer: PrivateOptimizer) -> Certificate:
+def not_private(optimizer: Optimizer) -> Certificate:
     """Return a certificate that guarantees nothing."""
     return Certificate.not_private(
         f"{optimizer.name} sees the private losses without noise",

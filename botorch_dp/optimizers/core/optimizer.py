@@ -1,12 +1,11 @@
 """What all optimizers share: ask, tell, run, history, result, state and checkpoints.
 
-Left of a mechanism everything is private, right of it everything may be published. An
-optimizer's state, its history and the points it asks for are on the right.
+The losses that ``tell`` takes are private. An optimizer's state, its history and the
+points that it asks for may be published if the optimizer is private.
 """
 
-import copy
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
@@ -15,14 +14,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_dp._validation import check_count
-from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp._validation import check_callable, check_count
+from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.core.private_values import Losses, RecordIds, RecordOrder
-from botorch_dp.optimizers.core.search_box import Coordinates
+from botorch_dp.optimizers.core.search_box import SearchBox
+from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.privacy import Certificate
-
-_STATE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,15 @@ class Step:
     """Public facts about one step.
 
     Attributes:
-        number: From 1.
+        number: The number of the step, starting at 1.
         x: Where the step ended, a ``d`` tensor.
-        num_evaluations: How many points were asked for so far.
-        noise_std: The standard deviation of the noise on each released number; 0 where
-            none was added.
-        trace: What the surrogate left unknown of the gradient, if there is one.
-        num_points: How many points the dictionary kept after the step, in each
-            replication, if there is one.
+        num_evaluations: The number of points evaluated so far.
+        noise_std: The standard deviation of the noise on each released number; 0 if
+            no noise was added.
+        trace: The trace of the gradient's posterior covariance, if there is a
+            surrogate.
+        num_points: The number of points in the dictionary after the step, for each
+            replication, if there is a dictionary.
     """
 
     number: int
@@ -50,16 +49,16 @@ class Step:
 
 @dataclass(frozen=True)
 class OptimizationResult:
-    """What a run found, and what may be said about its privacy.
+    """What a run found, and its certificate.
 
     Attributes:
-        x: The last point, or the best where a method knows it: a ``d`` tensor. Not
-            a number if no point was released.
+        x: The last point, or the best if the method knows it, a ``d`` tensor. NaN if
+            no point was released.
         average: The mean of the second half of the iterates in search coordinates,
-            which is steadier under noise; x where there are no iterates. On a stream,
-            the average that was asked for.
-        history: Public facts, step by step.
-        certificate: What is guaranteed, to whom, under which assumptions.
+            which is steadier under noise; x if there are no iterates. On a stream, the
+            average that the user chose.
+        history: Public facts about each step.
+        certificate: What is guaranteed, to whom, and under which assumptions.
         value: The released estimate of the loss at x, if one was released.
         details: Public quantities that the release was calibrated with.
     """
@@ -77,18 +76,19 @@ class OptimizationResult:
         return self.history[-1].num_evaluations if self.history else 0
 
 
-class PrivateOptimizer(ABC):
+class Optimizer(Stateful):
     """Minimizes the mean of per-record losses over a box.
 
-    ``ask`` says where to evaluate, from public state alone. ``tell`` is where private
-    data enters: it validates, charges the ledger, draws noise, in that order, and what
-    it keeps of the data never leaves.
+    ``ask`` returns the points to evaluate. ``tell`` takes the private losses there.
+    A private optimizer validates them, charges its ledger and draws noise, in that
+    order; see :class:`PrivateOptimizer`.
 
     Args:
-        bounds: A ``2 x d`` tensor of lower and upper bounds, with dtype and device.
+        bounds: A ``2 x d`` tensor of lower and upper bounds, which gives dtype and
+            device.
         num_records: The number n of private records, which is public.
         num_steps: The number T of steps.
-        transform: The search coordinates, see :class:`Coordinates`.
+        transform: The search coordinates, see :class:`SearchBox`.
     """
 
     name: ClassVar[str]
@@ -102,7 +102,7 @@ class PrivateOptimizer(ABC):
         num_steps: int,
         transform: str | Sequence[str] = "linear",
     ) -> None:
-        self.coordinates = Coordinates(bounds, transform)
+        self.search_box = SearchBox(bounds, transform)
         self.num_records = check_count("num_records", num_records)
         self.num_steps = check_count("num_steps", num_steps)
         self._history: list[Step] = []
@@ -112,7 +112,7 @@ class PrivateOptimizer(ABC):
     @property
     def bounds(self) -> Tensor:
         """The ``2 x d`` bounds."""
-        return self.coordinates.bounds
+        return self.search_box.bounds
 
     @property
     def history(self) -> tuple[Step, ...]:
@@ -126,11 +126,11 @@ class PrivateOptimizer(ABC):
 
     @property
     def num_evaluations(self) -> int:
-        """How many points have been asked for and told."""
+        """The number of points evaluated so far."""
         return self._history[-1].num_evaluations if self._history else 0
 
     def ask(self) -> Tensor:
-        """Return the points to evaluate next, from public state alone.
+        """Return the points to evaluate next.
 
         Returns:
             A ``b x d`` tensor; the same one until :meth:`tell` is called.
@@ -147,30 +147,30 @@ class PrivateOptimizer(ABC):
         **Row i must be the same record in every tell**: an optimizer may combine a
         record's losses at several points, and the guarantee holds only if they belong
         to one record. A data loader that shuffles breaks this. Turn shuffling off, or
-        give ``record_ids``, which put the rows in order.
+        pass ``record_ids``, and ``tell`` puts the rows in order.
 
         Args:
-            losses: An ``n x b`` tensor with a row for each record. Or chunks of its
-                rows (``n_i x b`` tensors), or a callable that yields such chunks from
-                the points: then the whole never has to be in memory, and nothing is
-                remembered; an optimizer that needs a point's losses again asks again.
-            record_ids: Which record each row is about: a sequence or a tensor of n
-                distinct labels, in every tell or in none. The first tell fixes the
-                order; the rows of a tensor in another order are put into it, chunks in
-                another order are refused, and so are other labels. Labels are public
-                (row numbers, pseudonyms): whether they are accepted must not depend on
-                private data. They are not part of the state.
+            losses: An ``n x b`` tensor with one row for each record. Or chunks of its
+                rows (``n_i x b`` tensors), or a function from the points to such
+                chunks: the whole tensor then never has to be in memory. Losses in
+                chunks are not remembered, so the optimizer may ask for a point again.
+            record_ids: Labels of the rows: a sequence or a tensor of n distinct
+                values, in every ``tell`` or in none. The first ``tell`` fixes the
+                order. The rows of a tensor in another order are reordered; chunks in
+                another order and other labels are refused. Labels are public (row
+                numbers, pseudonyms) and are not part of the state.
 
         Raises:
-            InvalidArgumentError: If the losses have a wrong shape or come from a
-                ``DataLoader`` that shuffles, or ``record_ids`` do not fit. Nothing was
-                charged.
+            InvalidArgumentError: If the losses have the wrong shape or come from a
+                ``DataLoader`` that shuffles, or if ``record_ids`` do not match.
+                Nothing was charged.
         """
         if self.done:
             raise OptimizerStateError(self._why_done())
         if self._pending is None:
             raise OptimizerStateError(
-                "tell has nothing to answer: call ask() first, and tell once for each."
+                "tell() needs an ask() before it: call ask() first, and tell() "
+                "once for each."
             )
         losses, ids = self._record_order.align(losses, record_ids)
         step = self._learn(losses, self._pending)
@@ -188,25 +188,25 @@ class PrivateOptimizer(ABC):
         """Ask and tell until done.
 
         Args:
-            objective: From ``b x d`` points to what :meth:`tell` takes as losses, row
-                i for the same record in every call.
+            objective: A function from ``b x d`` points to the losses that :meth:`tell`
+                takes, with the same record in row i in every call.
             progress: Whether to show a progress bar.
             checkpoint: A file that is written after every step. If it exists, the run
-                goes on from there. The ledger has to outlive the process too: unless
-                one with a path was given, it is kept in ``<checkpoint>.ledger``.
+                goes on from it. The ledger must outlive the process as well: unless it
+                has a path, it is kept in ``<checkpoint>.ledger``.
         """
-        if not callable(objective):
-            raise InvalidArgumentError(
-                "objective must be a function from points to losses, got a "
-                f"{type(objective).__name__}; losses that are there go to tell()."
-            )
+        check_callable(
+            "objective",
+            objective,
+            expected="a function from points to losses (pass losses to tell())",
+        )
         if checkpoint is not None:
-            self.state_dict()  # where there is none to keep, say so at once
+            self.state_dict()  # raises at once if this optimizer has no public state
             self._keep_ledger_at(f"{os.fspath(checkpoint)}.ledger")
             if os.path.exists(checkpoint):
                 device = self.bounds.device
                 self.load_state_dict(read_checkpoint(checkpoint, device))
-            # Before anything is charged: it names the run.
+            # Before anything is charged, since the state names the run.
             write_checkpoint(checkpoint, self.state_dict())
         with tqdm(
             total=self.num_steps,
@@ -231,10 +231,10 @@ class PrivateOptimizer(ABC):
                 else "No step has been taken: call run(), or ask()."
             )
         X = torch.stack([step.x for step in self._history])
-        second_half = self.coordinates.to_search(X[len(X) // 2 :])
+        second_half = self.search_box.to_search(X[len(X) // 2 :])
         return OptimizationResult(
             x=self._best(),
-            average=self.coordinates.from_search(second_half.mean(dim=0)),
+            average=self.search_box.from_search(second_half.mean(dim=0)),
             history=self.history,
             certificate=self.certificate(),
         )
@@ -242,18 +242,18 @@ class PrivateOptimizer(ABC):
     def _why_done(self) -> str:
         taken = len(self._history)
         if taken >= self.num_steps:
-            start = f"All {taken} steps have been taken and paid for: read result(), or"
+            start = f"All {taken} steps have been taken and paid for."
         else:
             start = (
-                f"All {self.num_steps} steps have been paid for, but {taken} were "
+                f"All {self.num_steps} steps have been paid for, but only {taken} were "
                 "taken: the others were interrupted before anything was drawn."
-                f"{' Read result(), or' if taken else ' You may'}"
             )
-        return f"{start} start a new run with a budget of its own."
+        read = "Call result(), or start" if taken else "Start"
+        return f"{start} {read} a new run with a budget of its own."
 
     @abstractmethod
     def certificate(self) -> Certificate:
-        """Return what is guaranteed of everything released so far."""
+        """Return what is guaranteed about everything released so far."""
 
     @abstractmethod
     def _propose(self) -> Tensor:
@@ -261,23 +261,23 @@ class PrivateOptimizer(ABC):
 
     @abstractmethod
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        """Validate, charge, draw, update; raise before the charge or not at all."""
+        """Validate, charge, draw and update, and raise only before the charge."""
 
     def _points_of(self, pending: Tensor) -> Tensor:
         """Return points in the user's coordinates."""
-        return self.coordinates.from_search(pending)
+        return self.search_box.from_search(pending)
 
     def _best(self) -> Tensor:
         return self._history[-1].x
 
     def _keep_ledger_at(self, path: str) -> None:
-        """Make what was spent outlive the process."""
+        """Keep the ledger, if there is one, in a file."""
         del path
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise OptimizerStateError(
-            "An optimizer may hold private losses while it runs, and cannot be pickled "
-            "or copied: save its state_dict()."
+            "An optimizer may hold private losses while it runs, so it cannot be "
+            "pickled or copied. Save its state_dict()."
         )
 
     def settings(self) -> dict[str, Any]:
@@ -287,70 +287,18 @@ class PrivateOptimizer(ABC):
             "num_records": self.num_records,
             "num_steps": self.num_steps,
             "bounds": self.bounds.tolist(),
-            "transform": list(self.coordinates.transform),
+            "transform": list(self.search_box.transform),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, from which :meth:`load_state_dict` goes on.
-
-        Of optimizers that are private it may be published: it holds releases and what
-        follows from them.
-        """
-        return copy.deepcopy(self._state())
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "version": _STATE_VERSION,
-            "settings": self.settings(),
-            "history": [vars(step) for step in self._history],
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of an optimizer with the same settings.
-
-        All of it is checked, and what was spent is charged, before anything changes.
-
-        Raises:
-            OptimizerStateError: If it is not a state of such an optimizer.
-        """
-        state = copy.deepcopy(dict(state_dict))
-        try:
-            self._check_state(state)
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise OptimizerStateError(
-                f"state_dict is not one of {type(self).__name__}: {error!r}."
-            ) from error
-        self._settle(state)
-        self._restore(state)
+        return {"history": [vars(step) for step in self._history]}
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        """Raise unless the state can be restored."""
-        if state["version"] != _STATE_VERSION:
-            raise OptimizerStateError(
-                f"state_dict must have version {_STATE_VERSION}, got "
-                f"{state['version']!r}."
-            )
-        theirs, ours = state["settings"], self.settings()
-        different = [key for key in ours if theirs.get(key) != ours[key]]
-        if different:
-            raise OptimizerStateError(
-                "state_dict is of a run with other settings: "
-                + ", ".join(
-                    f"{key}={theirs.get(key)!r} there, {ours[key]!r} here"
-                    for key in different
-                )
-                + "."
-            )
         self._steps_of(state)
 
-    def _settle(self, state: dict[str, Any]) -> None:
-        """Charge what the state has spent and the ledger does not know."""
-        del state
-
     def _restore(self, state: dict[str, Any]) -> None:
-        """Take over a state that has been checked and paid for."""
-        self._pending = None  # what was asked for is asked for again
-        self._record_order.restart()  # a state holds no losses to combine others with
+        self._pending = None  # the points are asked for again
+        self._record_order.restart()  # a state holds no losses to combine with others
         self._history = self._steps_of(state)
 
     def _steps_of(self, state: dict[str, Any]) -> list[Step]:

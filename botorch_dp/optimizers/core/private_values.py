@@ -1,4 +1,4 @@
-"""Losses that stay inside: what an optimizer remembers of private records."""
+"""Private values: what ``tell`` takes, how it is checked, and what is kept of it."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -16,20 +16,21 @@ from botorch_dp._validation import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.privacy import mallows_weights
 
-# What `tell` takes: all records at once, or chunks of them, or what makes the chunks.
+# All records at once, or chunks of them, or a function that makes the chunks.
 Losses = Tensor | Iterable[Tensor] | Callable[[Tensor], Iterable[Tensor]]
-# What says which record each row is about: public labels.
+# Public labels that say which record each row is about.
 RecordIds = Tensor | Sequence[Hashable]
 
 # Records worked on at a time: their gradients are temporary, and small beside losses.
 _CHUNK = 65536
 
 
-class PrivateLosses:
-    """The losses of every record at the points seen so far.
+class PrivateValues:
+    """The only home of private tensors that outlive a call.
 
-    They are left of the mechanism: only :meth:`blocks` hands them out, nothing prints
-    them, and they are no part of any state.
+    It holds the losses of every record at the points seen so far. Only :meth:`blocks`
+    and :meth:`columns` hand them out, to code that feeds a mechanism. They cannot be
+    shown, pickled or copied, and they are not part of any state.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class PrivateLosses:
             self._buffer = grown
 
     def append(self, losses: Tensor) -> list[int]:
-        """Keep the ``n x b`` losses at some points, and return where they are."""
+        """Keep the ``n x b`` losses at b points, and return their rows."""
         self.reserve(losses.shape[-1], losses)
         assert self._buffer is not None
         rows = range(self._size, self._size + losses.shape[-1])
@@ -59,11 +60,14 @@ class PrivateLosses:
     def blocks(
         self, rows: list[int], chunks: Iterable[Tensor]
     ) -> Iterator[tuple[Tensor | None, Tensor]]:
-        """Yield, for blocks of records, what is known of them and what was just told.
+        """Yield kept and new losses for blocks of consecutive records.
 
         Args:
-            rows: Which of the points seen before.
-            chunks: The losses just told, consecutive records.
+            rows: The rows of the kept losses, as :meth:`append` returned them.
+            chunks: The new losses, in chunks of consecutive records.
+
+        Yields:
+            Pairs of kept losses (None if there are none) and new losses.
         """
         first = 0
         for chunk in chunks:
@@ -78,19 +82,24 @@ class PrivateLosses:
         chosen = torch.tensor(rows, device=self._buffer.device)
         return self._buffer[:, first:last].index_select(0, chosen).mT
 
+    def columns(self, rows: list[int]) -> Tensor:
+        """Return the kept ``n x len(rows)`` losses of some points."""
+        assert self._buffer is not None
+        return self._buffer[torch.tensor(rows, device=self._buffer.device)].mT
+
     def forget(self) -> None:
-        """Drop everything."""
+        """Drop all values."""
         self._buffer, self._size = None, 0
 
     def __repr__(self) -> str:
-        return "PrivateLosses(not shown)"
+        return "PrivateValues(not shown)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise OptimizerStateError("Private losses are neither pickled nor copied.")
+        raise OptimizerStateError("Private values cannot be pickled or copied.")
 
 
 class RecordOrder:
-    """Makes row i the same record in every tell, from public labels of the rows.
+    """Makes row i the same record in every ``tell``, by public labels of the rows.
 
     Args:
         num_records: The number n of records.
@@ -101,18 +110,18 @@ class RecordOrder:
         self.restart()
 
     def restart(self) -> None:
-        """Let the next tell fix the order: nothing is remembered of earlier ones."""
+        """Forget the order: the next ``tell`` fixes it."""
         self._is_first = True
         self._ids: list[Hashable] | None = None
 
     def align(
         self, losses: Losses, record_ids: RecordIds | None
     ) -> tuple[Losses, list[Hashable] | None]:
-        """Return the losses in the order of the first tell, and their labels.
+        """Return the losses in the order of the first ``tell``, and their labels.
 
         Args:
-            losses: What was told.
-            record_ids: The labels of its rows, or None if there are none.
+            losses: The losses of this ``tell``.
+            record_ids: The labels of their rows, or None if there are none.
         """
         ids = None if record_ids is None else self._check_ids(record_ids)
         if self._is_first or ids == self._ids:
@@ -136,12 +145,12 @@ class RecordOrder:
                 "tell one tensor, whose rows are put in order."
             )
         if losses.shape[:1] != (self._num_records,):
-            return losses, self._ids  # of a wrong shape, which is refused later
+            return losses, self._ids  # the shape is wrong, and refused later
         rows = [row_of[label] for label in self._ids]
         return losses[torch.tensor(rows, device=losses.device)], self._ids
 
     def keep(self, ids: list[Hashable] | None) -> None:
-        """Remember the labels of a tell that succeeded."""
+        """Remember the labels of a ``tell`` that succeeded."""
         self._is_first, self._ids = False, ids
 
     def _check_ids(self, record_ids: RecordIds) -> list[Hashable]:
@@ -171,14 +180,14 @@ class RecordOrder:
 def checked_chunks(
     losses: Losses, X: Tensor, num_records: int, width: int, what: str
 ) -> Iterator[Tensor]:
-    """Yield the told values in chunks of records, after checking their shapes.
+    """Yield private losses in chunks of records, after checking their shapes.
 
     Args:
-        losses: What was told.
-        X: The points asked for, handed to ``losses`` if it is callable.
-        num_records: How many rows there have to be in all.
-        width: How many columns.
-        what: What a row holds, for error messages.
+        losses: The argument of ``tell``.
+        X: The points that were asked for; ``losses`` gets them if it is a function.
+        num_records: The number of rows that all chunks must have together.
+        width: The number of columns that each chunk must have.
+        what: What a row holds, for the error message.
     """
     if callable(losses) and not isinstance(losses, Tensor):
         losses = losses(X)

@@ -1,22 +1,22 @@
-"""The coordinates in which an optimizer searches a box."""
+"""The box that an optimizer searches, and the coordinates in which it does."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_choice
+from botorch_dp._validation import check_box, check_choice, check_inside, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
 TRANSFORMS = ("linear", "log", "identity")
 
 
-class Coordinates:
+class SearchBox:
     """Maps a box to search coordinates and back, one dimension at a time.
 
-    * ``"linear"``: the interval becomes [0, 1].
-    * ``"log"``: its logarithm becomes [0, 1]; bounds have to be above zero.
-    * ``"identity"``: the interval stays as it is.
+    * ``"linear"`` maps the interval to [0, 1].
+    * ``"log"`` maps its logarithm to [0, 1]; the bounds must be above zero.
+    * ``"identity"`` leaves the interval as it is.
 
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
@@ -28,15 +28,15 @@ class Coordinates:
 
     Example:
         >>> bounds = torch.tensor([[1e-4, 0.0], [1e0, 10.0]], dtype=torch.float64)
-        >>> coordinates = Coordinates(bounds, ("log", "linear"))
-        >>> coordinates.to_search(torch.tensor([0.01, 5.0], dtype=torch.float64))
+        >>> search_box = SearchBox(bounds, ("log", "linear"))
+        >>> search_box.to_search(torch.tensor([0.01, 5.0], dtype=torch.float64))
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(
         self, bounds: Tensor, transform: str | Sequence[str] = "linear"
     ) -> None:
-        self.bounds = _check_bounds(bounds)
+        self.bounds = check_box("bounds", bounds)
         names = [transform] * self.dim if isinstance(transform, str) else [*transform]
         if len(names) != self.dim:
             raise InvalidArgumentError(
@@ -52,7 +52,7 @@ class Coordinates:
                 "bounds must be above 0 where transform is 'log', got "
                 f"{self.bounds[0].tolist()}."
             )
-        lower, upper = self._log_where_asked(self.bounds)
+        lower, upper = self._take_logs(self.bounds)
         kept = self._mask("identity")
         self._shift = torch.where(kept, torch.zeros_like(lower), lower)
         self._range = torch.where(kept, torch.ones_like(lower), upper - lower)
@@ -65,18 +65,19 @@ class Coordinates:
 
     def to_search(self, X: Tensor) -> Tensor:
         """Return ``... x d`` points of the box in search coordinates."""
-        return (self._log_where_asked(X) - self._shift) / self._range
+        return (self._take_logs(X) - self._shift) / self._range
 
     def from_search(self, U: Tensor) -> Tensor:
-        """Return points in the box from their search coordinates."""
+        """Return points of the box from their search coordinates."""
         values = U * self._range + self._shift
-        # Only where asked: elsewhere the exponential might overflow.
+        # Only the logarithmic dimensions: in the others the exponential may overflow.
         logs = torch.where(self._log, values, torch.zeros_like(values))
         X = torch.where(self._log, logs.exp(), values)
-        return X.clamp(min=self.bounds[0], max=self.bounds[1])  # but for rounding
+        # Rounding may have moved a point across a bound.
+        return X.clamp(min=self.bounds[0], max=self.bounds[1])
 
     def slope(self, U: Tensor) -> Tensor:
-        """Return the derivative of :meth:`from_search`, by which gradients change."""
+        """Return the derivative of :meth:`from_search`, which scales gradients."""
         slope = torch.where(self._log, self.from_search(U), torch.ones_like(U))
         return slope * self._range
 
@@ -86,43 +87,12 @@ class Coordinates:
 
     def check_inside(self, name: str, X: Tensor) -> Tensor:
         """Return a ``d`` tensor if it is a point of the box."""
-        if (
-            not isinstance(X, Tensor)
-            or X.shape != self.bounds.shape[1:]
-            or not ((self.bounds[0] <= X) & (self.bounds[1] >= X)).all()
-        ):
-            raise InvalidArgumentError(
-                f"{name} must be a tensor of {self.dim} numbers within bounds "
-                f"{self.bounds.tolist()}, got {X!r}."
-            )
-        return X.detach().to(self.bounds)
+        check_tensor(name, X, (self.dim,), meaning="one point of the box")
+        return check_inside(name, X, self.bounds)
 
     def _mask(self, name: str) -> Tensor:
         chosen = [name == other for other in self.transform]
         return torch.tensor(chosen, device=self.bounds.device)
 
-    def _log_where_asked(self, X: Tensor) -> Tensor:
+    def _take_logs(self, X: Tensor) -> Tensor:
         return torch.where(self._log, X.clamp(min=torch.finfo(X.dtype).tiny).log(), X)
-
-
-def _check_bounds(bounds: Tensor) -> Tensor:
-    if (
-        not isinstance(bounds, Tensor)
-        or bounds.dim() != 2
-        or len(bounds) != 2
-        or bounds.shape[-1] == 0
-        or bounds.dtype not in (torch.float32, torch.float64)
-    ):
-        got = repr(bounds)
-        if isinstance(bounds, Tensor):
-            got = f"shape {tuple(bounds.shape)} and {bounds.dtype}"
-        raise InvalidArgumentError(
-            "bounds must be a 2 x d tensor of torch.float32 or torch.float64, lower "
-            f"bounds first, got {got}."
-        )
-    if not bounds.isfinite().all() or not (bounds[0] < bounds[1]).all():
-        raise InvalidArgumentError(
-            "bounds must be finite with every lower bound below its upper bound, got "
-            f"{bounds.tolist()}."
-        )
-    return bounds.detach().clone()

@@ -5,11 +5,11 @@ References:
         Private Inference via Noisy Optimization. Annals of Statistics, 2023.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from torch import Tensor
 
+from botorch_dp.optimizers.core.optimizer import Step
 from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
 from botorch_dp.optimizers.gibo.gradient_descent import PrivateGradientDescent
 
@@ -17,9 +17,9 @@ from botorch_dp.optimizers.gibo.gradient_descent import PrivateGradientDescent
 class NoisyGradientDescent(PrivateGradientDescent):
     """Private gradient descent on true per-record gradients [Avella2023noisy]_.
 
-    What DP-GIBO would do if gradients could be had: ``ask`` returns the current point
-    and ``tell`` takes an ``n x d`` tensor of gradients in the original coordinates.
-    See :class:`PrivateGradientDescent` for the arguments.
+    This is what DP-GIBO would do if gradients were available: ``ask`` returns the
+    current point and ``tell`` takes an ``n x d`` tensor of gradients in the original
+    coordinates. See :class:`PrivateGradientDescent` for the arguments.
 
     Example:
         >>> from botorch_dp import GDP
@@ -39,13 +39,9 @@ class NoisyGradientDescent(PrivateGradientDescent):
     def _propose(self) -> Tensor:
         return self._parameter.unsqueeze(0)
 
-    def _private_gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
-        slope = self.coordinates.slope(self._parameter)
-        for gradients in checked_chunks(
-            losses,
-            self.coordinates.from_search(points),
-            self.num_records,
-            self.coordinates.dim,
-            self.noun,
-        ):
-            yield gradients * slope
+    def _learn(self, losses: Losses, points: Tensor) -> Step:
+        slope = self.search_box.slope(self._parameter)
+        X, dim = self.search_box.from_search(points), self.search_box.dim
+        chunks = checked_chunks(losses, X, self.num_records, dim, self.noun)
+        private_mean = self._clipped_mean(chunk * slope for chunk in chunks)
+        return self._follow(self._release(private_mean), num_points=len(points))

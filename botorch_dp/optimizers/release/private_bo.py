@@ -41,13 +41,8 @@ from botorch_dp._validation import (
 )
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.kernels.describe import describe_kernel
-from botorch_dp.optimizers.core.charging import (
-    ASSUMPTIONS,
-    ChargingOptimizer,
-    check_affordable,
-    warn_of_large_delta,
-)
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
+from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
 from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
 from botorch_dp.optimizers.release.kusner.releases import (
     KusnerRelease,
@@ -57,12 +52,12 @@ from botorch_dp.optimizers.release.kusner.releases import (
 from botorch_dp.optimizers.release.stable import AdaptiveRelease, StableRelease
 from botorch_dp.optimizers.release.strategy import Release, Released
 from botorch_dp.privacy import (
-    Certificate,
     Guarantee,
     Ledger,
     PrivacyEvent,
     SecureNoise,
 )
+from botorch_dp.privacy.budget import warn_of_large_delta
 
 # For the unit cube, like DP-GIBO's; Matern-5/2 because losses need not be smooth.
 _DEFAULT_LENGTHSCALE = 0.5
@@ -75,7 +70,7 @@ RELEASES: dict[str, type[Release]] = {
 }
 
 
-class PrivateBO(ChargingOptimizer):
+class PrivateBO(PrivateOptimizer):
     r"""Release the best of many candidates, and its value, under differential privacy.
 
     Minimizes the mean of per-record losses in a known range; the papers' gain is minus
@@ -108,7 +103,7 @@ class PrivateBO(ChargingOptimizer):
         beta: The weight of the variance in UCB, where the paper has no schedule.
         batch_size: Points a step, for a stable release that is not adaptive.
         num_candidates: How many points of a box.
-        transform: The search coordinates, see :class:`Coordinates`.
+        transform: The search coordinates, see :class:`SearchBox`.
         ledger: What is charged; by default one with the guarantee as its cap.
         generator: Seeds the noise: for experiments only.
         secure: Exact discrete noise.
@@ -177,7 +172,6 @@ class PrivateBO(ChargingOptimizer):
                 f"adaptive=True needs release='stable', got release={release!r}."
             )
         kind = AdaptiveRelease if adaptive else RELEASES[release]
-        self.secure = secure
         super().__init__(
             bounds=bounds,
             num_records=num_records,
@@ -185,6 +179,8 @@ class PrivateBO(ChargingOptimizer):
             num_steps=num_steps,
             transform=transform,
             ledger=ledger,
+            secure=secure,
+            condition=kind.condition or None,
         )
         if release == "stable":  # else delta is of an assumption, not of records
             warn_of_large_delta(guarantee, self.num_records)
@@ -212,9 +208,9 @@ class PrivateBO(ChargingOptimizer):
         if candidates is None:
             count = check_count("num_candidates", num_candidates, minimum=2)
             self.search_candidates = self._sobol(count)
-            candidates = self.coordinates.from_search(self.search_candidates)
+            candidates = self.search_box.from_search(self.search_candidates)
         else:
-            self.search_candidates = self.coordinates.to_search(candidates)
+            self.search_candidates = self.search_box.to_search(candidates)
         self.candidates = candidates
         if self.num_steps * self.batch_size > len(self.search_candidates):
             raise InvalidArgumentError(
@@ -243,28 +239,9 @@ class PrivateBO(ChargingOptimizer):
         released = {} if self._released is None else self._released.details
         return {**self._release.details, **released}
 
-    def ask(self) -> Tensor:
-        """Return the points to evaluate next.
-
-        Returns:
-            A ``b x d`` tensor; the same one until :meth:`tell` is called.
-
-        Raises:
-            BudgetExceededError: Before the first step, if all releases of the run do
-                not fit under the ledger's cap.
-        """
-        if not self._history:
-            self._check_affordable()
-        return super().ask()
-
     def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
         """Return every release of the whole run, and how many there are of it."""
         return self._release.plan()
-
-    def _check_affordable(self) -> None:
-        """Raise, before the first charge, unless all releases can be paid for."""
-        if not self._num_charged:
-            check_affordable(self.ledger, self.planned_releases(), self.adjacency)
 
     def result(self) -> OptimizationResult:
         """Return what was released, with its certificate."""
@@ -296,13 +273,14 @@ class PrivateBO(ChargingOptimizer):
             "a new run with a budget of its own."
         )
 
-    def certificate(self) -> Certificate:
-        """Return what is guaranteed of everything charged to the ledger."""
-        return Certificate.from_ledger(
-            self.ledger,
-            assumptions=(*self._release.assumptions, *ASSUMPTIONS[1:]),
-            parameters={**self._to_certify(), "kernel": describe_kernel(self.kernel)},
-        )
+    @property
+    def assumptions(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the release assumes."""
+        return self._release.assumptions
+
+    def _certified_parameters(self) -> dict[str, Any]:
+        kernel = describe_kernel(self.kernel)
+        return {**super()._certified_parameters(), "kernel": kernel}
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -344,13 +322,8 @@ class PrivateBO(ChargingOptimizer):
             index = Released(**state["released"]).index
             if index is not None and not 0 <= index < len(self.candidates):
                 raise ValueError(f"no candidate {index}")
-            if left := self._left_of_plan(state["charges"]):
+            if left := self.account.left_of(self.planned_releases(), state["charges"]):
                 raise ValueError(f"a release without the charges for {left!r}")
-        for charge in state["charges"]:
-            if (charge["condition"] or "") != self._release.condition:
-                raise ValueError(
-                    f"a charge under another condition, {charge['condition']!r}"
-                )
         num_charged = sum(charge["count"] for charge in state["charges"])
         self._release.check_state(state["release"], num_charged)
 
@@ -378,7 +351,8 @@ class PrivateBO(ChargingOptimizer):
         if len(self._history) + 1 == self.num_steps or self._release.is_spent:
             # Once more, for all of them: others may have spent in the meantime, and a
             # point that was drawn would be lost if its value could not be paid for.
-            self._check_affordable()
+            if not self.account.num_charged:
+                self.account.reserve(self.planned_releases())
             self._released = self._release.finish()
         x = X[-1]
         if not self._release.points_are_public:
@@ -404,10 +378,10 @@ class PrivateBO(ChargingOptimizer):
 
     def _sobol(self, count: int) -> Tensor:
         with torch.device("cpu"):
-            points = SobolEngine(self.coordinates.dim, scramble=True, seed=0).draw(
+            points = SobolEngine(self.search_box.dim, scramble=True, seed=0).draw(
                 count, dtype=torch.float64
             )
-        low, high = self.coordinates.box
+        low, high = self.search_box.box
         return low + (high - low) * points.to(self.bounds)
 
     def _make_kernel(self, kernel: Kernel | None) -> Kernel:

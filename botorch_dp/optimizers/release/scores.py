@@ -31,7 +31,7 @@ from torch import Tensor
 
 from botorch_dp.models.dictionary import KernelDictionary
 from botorch_dp.models.kernels.derivatives import kernel_value
-from botorch_dp.optimizers.core.charging import mean_sensitivity
+from botorch_dp.privacy.budget import mean_sensitivity
 
 METHODS = ("evaluated", "per-record", "linear")
 

@@ -10,12 +10,6 @@ from torch import Tensor
 from botorch_dp._validation import check_choice, check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.optimizers.core.charging import (
-    RunLedger,
-    check_gaussian,
-    mean_sensitivity,
-    share_of_a_step,
-)
 from botorch_dp.optimizers.release.scores import METHODS, StableScores
 from botorch_dp.optimizers.release.strategy import Release, Released
 from botorch_dp.privacy import (
@@ -28,6 +22,7 @@ from botorch_dp.privacy import (
     PureDP,
     SecureNoise,
 )
+from botorch_dp.privacy.budget import check_gaussian, mean_sensitivity, share_of_a_step
 
 if TYPE_CHECKING:
     from botorch_dp.optimizers.release.private_bo import PrivateBO
@@ -96,7 +91,7 @@ class StableRelease(Release):
         }
         if valuer is not None:
             details["value_sensitivity"] = valuer.sensitivity
-        ledger = RunLedger(run)
+        ledger = run.account
         chosen = chooser.release(scores.private_scores(method, private), ledger=ledger)
         index, released = int(scores.candidates(method)[chosen]), None
         if valuer is not None:
@@ -207,7 +202,7 @@ class AdaptiveRelease(Release):
     @property
     def is_spent(self) -> bool:
         """Whether all steps have been paid for."""
-        return self.run._num_charged >= self.run.num_steps
+        return self.run.account.num_charged >= self.run.num_steps
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the cost of a mean, once for each step."""
@@ -225,7 +220,7 @@ class AdaptiveRelease(Release):
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Release the mean loss, and learn from that."""
         private = private_losses.mean(dim=0)
-        released = self._mechanism.release(private, ledger=RunLedger(self.run))
+        released = self._mechanism.release(private, ledger=self.run.account)
         self._learn(indices[0], float(released))
         return self._mechanism.noise_std
 
@@ -265,7 +260,9 @@ class AdaptiveRelease(Release):
         self._start()
         for index, value in zip(state["indices"], state["values"], strict=True):
             self._learn(index, value)
-        self.run._skip_noise(self._mechanism, 1)
+        self.run.account.skip_noise(
+            self._mechanism, size=1, device=self.run.bounds.device
+        )
         return self.finish() if self._values and self.is_spent else None
 
     def _start(self) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from botorch_dp.optimizers.core.charging import ASSUMPTIONS
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
+from botorch_dp.privacy.certificate import WORST_CASE
 
 if TYPE_CHECKING:
     from botorch_dp.optimizers.release.private_bo import PrivateBO
@@ -36,7 +36,7 @@ class Release(ABC):
     """
 
     releases: ClassVar[tuple[str, ...]] = ("both", "point", "value")
-    assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS[:1]
+    assumptions: ClassVar[tuple[str, ...]] = (WORST_CASE,)
     points_are_public: ClassVar[bool] = True
     # What the ledger says the release rests on, without a comma; "" for nothing.
     condition: ClassVar[str] = ""
@@ -80,7 +80,7 @@ class Release(ABC):
 
         Of a single release in the end, once anything of it has been charged.
         """
-        return self.run._num_charged > 0
+        return self.run.account.num_charged > 0
 
     def so_far(self) -> Released | None:
         """Return what can be said from what was released, before the end."""

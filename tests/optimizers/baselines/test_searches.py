@@ -59,7 +59,7 @@ class TestNoisyGradientDescent:
             generator=seeded(),
         )
         opt.tell(gradients(opt.ask()))
-        moved = opt.coordinates.to_search(opt.x) - opt.coordinates.to_search(start)
+        moved = opt.search_box.to_search(opt.x) - opt.search_box.to_search(start)
         assert math.isclose(float(moved), -0.06, rel_tol=1e-4)
 
     def test_losses_in_place_of_gradients(self):

@@ -41,7 +41,7 @@ class TestSurrogate:
             theta, X = opt.x, opt.ask()
             D = torch.cat([opt._points, X])
             gradients = [
-                GradientGP(D, losses.unsqueeze(-1), opt.kernel, 1e-4)
+                GradientGP(D, losses.unsqueeze(-1), opt.geometry.kernel, 1e-4)
                 .gradient_posterior(theta.unsqueeze(0))
                 .mean[0]
                 for losses in problem(D)
@@ -58,13 +58,13 @@ class TestSurrogate:
             theta, X = opt.x, opt.ask()
             D = torch.cat([opt._points, X])
             losses = problem(D) + shifts
-            K = opt.kernel(D).to_dense() + 1e-3 * torch.eye(len(D), **DOUBLE)
+            K = opt.geometry.kernel(D).to_dense() + 1e-3 * torch.eye(len(D), **DOUBLE)
             ones = torch.ones(len(D), **DOUBLE)
             weight = torch.linalg.solve(K, ones)
             gradients = []
             for row in losses:
                 residual = row - (weight @ row) / weight.sum()
-                model = GradientGP(D, residual.unsqueeze(-1), opt.kernel, 1e-3)
+                model = GradientGP(D, residual.unsqueeze(-1), opt.geometry.kernel, 1e-3)
                 gradients.append(model.gradient_posterior(theta.unsqueeze(0)).mean[0])
             mean = released_mean(opt, problem(X) + shifts)
             expected = torch.stack(gradients).mean(dim=0)
@@ -84,7 +84,9 @@ class TestSurrogate:
         for _ in range(3):
             theta, X = opt.x, opt.ask()
             D = torch.cat([opt._points, X])
-            model = GradientGP(D, D[:, :1], opt.kernel, opt.noise_variance)
+            model = GradientGP(
+                D, D[:, :1], opt.geometry.kernel, opt.geometry.noise_variance
+            )
             expected = model.gradient_posterior(theta.unsqueeze(0)).variance.sum()
             opt.tell(problem(X))
             assert math.isclose(opt.history[-1].trace, float(expected), rel_tol=1e-6)
@@ -127,7 +129,7 @@ class TestSurrogate:
         for _ in range(6):
             true = problem.gradients(opt.x).mean(dim=0)
             errors.append(float((released_mean(opt, problem(opt.ask())) - true).norm()))
-        assert opt.search == "optimize"
+        assert opt.geometry.search == "optimize"
         assert errors[-1] < 1e-4 < errors[0]
 
 
@@ -141,7 +143,9 @@ class TestStep:
         theta = opt.x
         for _ in range(T):
             X = opt.ask()
-            weights, _ = opt._weights(torch.cat([opt._points, X]))
+            weights, _ = opt.geometry.weights(
+                opt._parameter, torch.cat([opt._points, X])
+            )
             G = problem(torch.cat([opt._points, X])) @ weights.mT
             norms = G.norm(dim=-1, keepdim=True)
             g = (G * (B / norms).clamp(max=1.0)).mean(dim=0)
@@ -296,11 +300,12 @@ class TestWhereToEvaluate:
         # Points come again there: copies must not crowd out the others.
         problem = Quadratics()
         opt = make(num_steps=30, initial_x=torch.zeros(3, **DOUBLE))
-        opt._follow = lambda gradient: None
+        follower = opt._follower
+        follower.follow = lambda gradient, project: opt._parameter
         for _ in range(29):
             opt.tell(problem(opt.ask()))
         assert len(opt._points.unique(dim=0)) < len(opt._points) - 16
-        window = opt._points[opt._nearby()]
+        window = opt._points[opt.geometry.nearby(opt._points, opt._parameter)]
         assert len(window.unique(dim=0)) == len(window) == 16
 
     def test_no_window(self):
@@ -374,7 +379,7 @@ class TestChunks:
 class TestMisuse:
     def test_out_of_turn(self):
         opt, problem = make(num_steps=2), Quadratics()
-        X = opt.coordinates.box
+        X = opt.search_box.box
         with pytest.raises(OptimizerStateError, match="call ask"):
             opt.tell(problem(X))
         with pytest.raises(OptimizerStateError, match="No step has been taken"):
@@ -510,6 +515,6 @@ def test_clipping_is_that_of_the_privacy_core():
     problem = Quadratics(n=30)
     opt = make(n=30, clip_norm=0.1)
     X = opt.ask()
-    weights, _ = opt._weights(X)
+    weights, _ = opt.geometry.weights(opt._parameter, X)
     expected = clip_rows(problem(X) @ weights.mT, 0.1).mean(dim=0)
     assert torch.allclose(released_mean(opt, problem(X)), expected, atol=1e-12)

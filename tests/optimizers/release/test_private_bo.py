@@ -320,7 +320,7 @@ class TestStable:
             return Bowls(n=n)(X)
 
         opt.run(problem, progress=False)
-        X, points = opt.coordinates.to_search(torch.cat(asked)), opt.search_candidates
+        X, points = opt.search_box.to_search(torch.cat(asked)), opt.search_candidates
         K = opt.kernel(X).to_dense() + noise_variance * torch.eye(T, **DOUBLE)
         weights = torch.linalg.solve(K, opt.kernel(X, points).to_dense())  # T x N
         largest = weights.abs().sum(dim=0).max() if method == "linear" else 1.0
@@ -402,7 +402,7 @@ class TestStable:
                 opt.result()
             assert len(opt.ledger) == 0
             state = opt.state_dict()
-            del state["labels"]
+            del state["runs"]
             states.append(str(state))
         assert states[0] == states[1]
 
@@ -590,7 +590,7 @@ class TestAdaptive:
             lambda state: state["charges"][0].update(unit="agent"),
             lambda state: state["charges"][0].update(mechanism=3),
             lambda state: state["charges"][0].update(condition=3),
-            lambda state: state.update(labels=[""]),
+            lambda state: state.update(runs=[""]),
         ):
             state = opt.state_dict()
             damage(state)

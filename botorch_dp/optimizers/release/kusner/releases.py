@@ -27,7 +27,6 @@ from torch import Tensor
 from botorch_dp.acquisition.private_ucb import ucb_beta
 from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
-from botorch_dp.optimizers.core.charging import RunLedger
 from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
 from botorch_dp.optimizers.release.kusner.sensitivity import (
     LipschitzValueRelease,
@@ -42,7 +41,6 @@ from botorch_dp.optimizers.release.kusner.sensitivity import (
 from botorch_dp.optimizers.release.strategy import Release, Released
 from botorch_dp.privacy import (
     ApproxDP,
-    AssumedEvent,
     ExponentialMechanism,
     Guarantee,
     LaplaceMechanism,
@@ -75,8 +73,6 @@ class PublishedRelease(Release):
     def __init__(self, run: "PrivateBO") -> None:
         super().__init__(run)
         self._private_best = -math.inf
-        # The probability that a bound fails though the condition holds; is charged.
-        self._delta: float | None = None
         self._chooser: ExponentialMechanism | None = None
         self._valuer: LaplaceMechanism | None = None
         self._start()
@@ -88,14 +84,7 @@ class PublishedRelease(Release):
             events.append(self._chooser.event())
         if self._valuer is not None:
             events.append(self._valuer.event(1))
-        return [(self.cost(event), 1) for event in events]
-
-    def cost(self, event: PrivacyEvent) -> PrivacyEvent:
-        """Return what a release costs under the condition."""
-        if self._delta is None:
-            return event
-        assert event.pure_epsilon is not None
-        return AssumedEvent(event.pure_epsilon, self._delta)
+        return [(self.run.account.cost(event), 1) for event in events]
 
     def next(self, step: int) -> list[int]:
         """Return the candidate with the largest upper confidence bound: private."""
@@ -125,7 +114,7 @@ class PublishedRelease(Release):
 
     def finish(self) -> Released:
         """Draw a candidate (Algorithm 1, line 12), then the value (lines 13 to 15)."""
-        ledger, index, value = _Conditional(self), None, None
+        ledger, index, value = self.run.account, None, None
         if self._chooser is not None:
             index = int(self._chooser.release(self._private.mean, ledger=ledger))
         if self._valuer is not None:
@@ -165,12 +154,12 @@ class _GaussianProcessRelease(PublishedRelease):
         assert isinstance(run.guarantee, ApproxDP)
         parts = 2 if run.what == "both" else 1
         # A hair less, so that the deltas add up to less than the whole.
-        self._delta = run.guarantee.delta / parts * (1 - 1e-6)
+        run.account.failure = run.guarantee.delta / parts * (1 - 1e-6)
         self._share = PureDP(run.guarantee.epsilon / parts)
         self._setting: dict[str, Any] = {
             "num_steps": run.num_steps,
             "num_candidates": len(run.search_candidates),
-            "delta": self._delta,
+            "delta": run.account.failure,
             "correlation": correlation,
             "constants": constants,
             "prior_variance": run.prior_variance,
@@ -270,7 +259,7 @@ class NoiseFreeRelease(_GaussianProcessRelease):
 
     def _value_bound(self) -> ValueBound:
         return noise_free_value_release(
-            num_dims=self.run.coordinates.dim, **self._regret, **self._setting
+            num_dims=self.run.search_box.dim, **self._regret, **self._setting
         )
 
 
@@ -304,10 +293,10 @@ class LipschitzRelease(PublishedRelease):
     ) -> None:
         super().__init__(run)
         low, high = run.loss_range
-        if run.coordinates.dim != 1 or low != 0.0:
+        if run.search_box.dim != 1 or low != 0.0:
             raise InvalidArgumentError(
                 "release='lipschitz' tunes one regularization parameter, with losses "
-                f"from 0: got d={run.coordinates.dim}, loss_range={run.loss_range}."
+                f"from 0: got d={run.search_box.dim}, loss_range={run.loss_range}."
             )
         self.value = lipschitz_value_release(
             lipschitz=lipschitz,
@@ -335,20 +324,3 @@ class LipschitzRelease(PublishedRelease):
                 f"guarantee must be a PureDP for this release, got {guarantee!r}."
             )
         return guarantee
-
-
-class _Conditional(RunLedger):
-    """Says in the ledger what a release rests on.
-
-    Args:
-        release: Whose costs and condition.
-    """
-
-    def __init__(self, release: PublishedRelease) -> None:
-        super().__init__(release.run)
-        self._release = release
-
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> Any:
-        """Record the cost, or raise and record nothing."""
-        labels["condition"] = self._release.condition
-        return super().charge(self._release.cost(event), count=count, **labels)

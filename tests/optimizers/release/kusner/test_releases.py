@@ -554,7 +554,7 @@ def public_parts(opt):
     state, result = opt.state_dict(), opt.result()
     for charge in state["charges"]:
         del charge["run"]  # a random name
-    del state["labels"]
+    del state["runs"]
     certificate = result.certificate.to_json()
     parts = [state, opt.history, result.x, result.average, result.value]
     return json.dumps(plain([*parts, opt.details, opt.settings(), certificate]))

@@ -1,0 +1,274 @@
+r"""The geometry of DP-GIBO: where to evaluate, and the weights of the losses there.
+
+Everything here depends on public points only: no loss enters. The weights
+:math:`W = \nabla k(\theta, D) (K + s^2 I)^{-1}` turn a record's losses at D into its
+gradient at theta.
+"""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.optim import optimize_acqf
+from gpytorch.kernels import Kernel, RBFKernel
+from torch import Tensor
+
+from botorch_dp._validation import check_choice, check_count, check_positive
+from botorch_dp.acquisition import GradientInformation, design_traces, optimal_design
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models import (
+    GradientGP,
+    KernelDictionary,
+    check_twice_differentiable,
+    describe_kernel,
+    kernel_gradient,
+    nearest_points,
+    prior_gradient_covariance,
+    radial_kernel,
+)
+
+_DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
+_SEARCHES = ("design", "polish", "optimize")
+_MEANS = ("constant", "zero")
+# Shares of the prior variance below this are rounding errors.
+_NOTHING = 1e-8
+
+
+class GIBOGeometry:
+    """Chooses points around the current one, and weighs losses there.
+
+    Args:
+        box: The ``2 x d`` bounds in search coordinates.
+        start: Where the run starts, a ``d`` tensor; the kernel is checked there.
+        kernel: A twice differentiable kernel; by default RBF with length scale 0.5.
+        noise_variance: The variance of the observations' noise.
+        mean: ``"constant"`` or ``"zero"``.
+        window: How many of the nearest points seen before the surrogate uses; by
+            default 4 (d + 1).
+        batch_size: The number of new points a step; d + 1 by default.
+        tolerance: The trace that new points have to reach (Algorithm 2); excludes
+            ``batch_size``.
+        search: ``"design"``, ``"polish"`` or ``"optimize"``; by default a design in
+            closed form if the kernel has one.
+    """
+
+    def __init__(
+        self,
+        box: Tensor,
+        start: Tensor,
+        *,
+        kernel: Kernel | None = None,
+        noise_variance: float = 1e-6,
+        mean: str = "constant",
+        window: int | None = None,
+        batch_size: int | None = None,
+        tolerance: float | None = None,
+        search: str | None = None,
+    ) -> None:
+        self._box, self.dim = box, box.shape[-1]
+        self.kernel = _check_kernel(kernel, start)
+        self.noise_variance = check_positive("noise_variance", noise_variance)
+        self.mean = check_choice("mean", mean, _MEANS)
+        default = 4 * (self.dim + 1)
+        self.window = check_count(
+            "window", default if window is None else window, minimum=0
+        )
+        self._radial = radial_kernel(self.kernel, start.unsqueeze(0))
+        if search is None:
+            search = "optimize" if self._radial is None else "design"
+        self.search = check_choice("search", search, _SEARCHES)
+        if self._radial is None and self.search != "optimize":
+            raise InvalidArgumentError(
+                f"search must be 'optimize' with {type(self.kernel).__name__}, which "
+                f"has no design in closed form, got {search!r}."
+            )
+        if batch_size is not None and tolerance is not None:
+            raise InvalidArgumentError(
+                "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
+                f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
+            )
+        # A constant mean takes up one point: of a single one, nothing is left.
+        self._fewest = 2 if self.mean == "constant" else 1
+        self.batch_size = check_count(
+            "batch_size",
+            self.dim + 1 if batch_size is None else batch_size,
+            minimum=self._fewest,
+        )
+        self.tolerance = None if tolerance is None else self._check_tolerance(tolerance)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            "batch_size": self.batch_size,
+            "kernel": describe_kernel(self.kernel),
+            "noise_variance": self.noise_variance,
+            "mean": self.mean,
+            "window": self.window,
+            "tolerance": self.tolerance,
+            "search": self.search,
+        }
+
+    def nearby(self, points: Tensor, theta: Tensor) -> list[int]:
+        """Return which of the points seen before the surrogate uses, oldest first.
+
+        Args:
+            points: All points seen before, ``M x d``.
+            theta: The current point, a ``d`` tensor.
+        """
+        if self.window >= len(points):
+            return list(range(len(points)))
+        # Among a few times as many as needed, so that the cost does not grow with M.
+        order = nearest_points(self.kernel, points, theta, 4 * self.window)
+        # Where the iterate rests, points repeat: copies come after all others.
+        _, which = points[order].unique(dim=0, return_inverse=True)
+        seen: set[int] = set()
+        first: list[int] = []
+        copies: list[int] = []
+        for index, point in zip(order.tolist(), which.tolist(), strict=True):
+            (copies if point in seen else first).append(index)
+            seen.add(point)
+        return sorted((first + copies)[: self.window])
+
+    @torch.no_grad()
+    def weights(self, theta: Tensor, D: Tensor) -> tuple[Tensor, float]:
+        r"""Return W, which maps a record's losses at D to its gradient, and the trace.
+
+        The constant mean of a record is
+        :math:`1^\top K^{-1} l / 1^\top K^{-1} 1`. It changes W by a rank-one term, so
+        that a constant has no gradient.
+        """
+        theta = theta.unsqueeze(0)
+        dictionary = KernelDictionary(
+            self.kernel, D, noise_variance=self.noise_variance
+        )
+        cross = kernel_gradient(self.kernel, theta, D).squeeze(0)  # M x d
+        solved = dictionary.solve(torch.cat([cross, torch.ones_like(D[:, :1])], dim=-1))
+        W, ones = solved[:, :-1].mT, solved[:, -1]  # d x M, M
+        prior = prior_gradient_covariance(self.kernel, theta)
+        trace = prior.diagonal(dim1=-2, dim2=-1).sum() - (W * cross.mT).sum()
+        if self.mean == "constant":
+            of_constants = W.sum(dim=-1)  # d
+            trace = trace + of_constants.square().sum() / ones.sum()
+            W = W - of_constants.unsqueeze(-1) * ones / ones.sum()
+        return W, float(trace)
+
+    def new_points(self, theta: Tensor, seen: Tensor, *, seed: int) -> Tensor:
+        """Return the points that leave least unknown of the gradient at theta.
+
+        Args:
+            theta: The current point, a ``d`` tensor.
+            seen: The points that the surrogate uses already, ``M x d``.
+            seed: A public seed of random starts.
+        """
+        # Targets do not matter to where points go.
+        model = GradientGP(
+            seen, torch.zeros_like(seen[:, :1]), self.kernel, self.noise_variance
+        )
+        if self.search == "optimize":
+            acqf = GradientInformation(model, theta)
+            if self._is_known(acqf, theta):  # a kernel of finite rank: any points do
+                return self._random_points(seed)
+            return self._optimize(
+                acqf, self.batch_size, seed, num_restarts=2, raw_samples=64
+            )
+        batch_size = self.batch_size
+        if self.tolerance is not None:
+            batch_size = self._smallest_batch(model, theta, self.tolerance)
+        design = optimal_design(model, theta, batch_size, self._box)
+        if self.search == "design":
+            return design.points
+        acqf, start = GradientInformation(model, theta), design.points.unsqueeze(0)
+        polished = self._optimize(
+            acqf, batch_size, seed, num_restarts=1, batch_initial_conditions=start
+        )
+        return polished if acqf.trace(polished) < design.trace else design.points
+
+    def _is_known(self, acqf: GradientInformation, theta: Tensor) -> bool:
+        """Return whether only rounding is left to learn about the gradient."""
+        prior = prior_gradient_covariance(self.kernel, theta.unsqueeze(0))
+        left, before = (
+            covariance.diagonal(dim1=-2, dim2=-1).sum()
+            for covariance in (acqf.prior_covariance, prior)
+        )
+        return bool(left <= _NOTHING * before)
+
+    def _optimize(
+        self, acqf: GradientInformation, batch_size: int, seed: int, **options: Any
+    ) -> Tensor:
+        with self._public_randomness(seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore", BotorchWarning)
+            points, _ = optimize_acqf(acqf, self._box, q=batch_size, **options)
+        return points.detach()
+
+    def _random_points(self, seed: int) -> Tensor:
+        low, high = self._box
+        with self._public_randomness(seed):
+            return low + (high - low) * torch.rand_like(low.expand(self.batch_size, -1))
+
+    @contextlib.contextmanager
+    def _public_randomness(self, seed: int) -> Iterator[None]:
+        """Seed torch from public state: the same points when asked again."""
+        devices = range(torch.cuda.device_count())  # manual_seed seeds all of them
+        with torch.random.fork_rng(devices=devices), self._box.device:
+            torch.manual_seed(seed)
+            yield
+
+    def _smallest_batch(
+        self, model: GradientGP, theta: Tensor, tolerance: float
+    ) -> int:
+        """Return the fewest points that reach the tolerance (Algorithm 2, line 4).
+
+        It bisects: except for rounding, more points leave less unknown.
+        """
+        seen = model.train_inputs[0]
+        low, high = self._fewest, 2 * self.dim
+        while low < high:
+            middle = (low + high) // 2
+            design = optimal_design(model, theta, middle, self._box)
+            _, trace = self.weights(theta, torch.cat([seen, design.points]))
+            if trace <= tolerance:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _check_tolerance(self, tolerance: float) -> float:
+        tolerance = check_positive("tolerance", tolerance)
+        if self._radial is None or self.search == "optimize":
+            raise InvalidArgumentError(
+                "tolerance needs designs in closed form: use a radial kernel (RBF, "
+                "Matern-5/2, rational quadratic) and search='design' or 'polish'."
+            )
+        floor = design_traces(self._radial, noise_variance=self.noise_variance)[-1]
+        if tolerance < floor:
+            raise InvalidArgumentError(
+                f"tolerance must be at least {floor:.6g}, what 2 d points leave "
+                f"unknown with noise_variance={self.noise_variance:g}, got "
+                f"{tolerance!r}."
+            )
+        return tolerance
+
+
+def _check_kernel(kernel: Kernel | None, start: Tensor) -> Kernel:
+    """Return a copy of the kernel, fixed, with the dtype and device of the start."""
+    if kernel is None:
+        with start.device:
+            kernel = RBFKernel()
+            kernel.lengthscale = _DEFAULT_LENGTHSCALE
+    check_twice_differentiable(kernel)
+    kernel = copy.deepcopy(kernel).to(start).requires_grad_(False).eval()
+    if kernel.batch_shape:
+        raise InvalidArgumentError(
+            f"kernel must not be batched, got batch_shape {kernel.batch_shape}."
+        )
+    prior = prior_gradient_covariance(kernel, start.unsqueeze(0))
+    if not (prior.diagonal(dim1=-2, dim2=-1) > 0).all():
+        raise InvalidArgumentError(
+            f"kernel must vary in all {len(start)} dimensions, so that there are "
+            f"gradients to learn, got {kernel!r}."
+        )
+    return kernel
