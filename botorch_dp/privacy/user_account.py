@@ -1,12 +1,12 @@
 """The privacy spending of users who answer once each."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from botorch_dp._deprecated import renamed_names
 from botorch_dp._validation import check_choice, check_count
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.certificate import Certificate
 from botorch_dp.privacy.entries import NOISE_NAMES
 from botorch_dp.privacy.events import (
@@ -126,12 +126,6 @@ class UserAccount:
         self._last = None
         self.num_users = max(self.num_users, other.num_users)
 
-    def copy(self) -> "UserAccount":
-        """Return an independent account with the same charges."""
-        other = copy.copy(self)
-        other._worst, other._noise = dict(self._worst), set(self._noise)
-        return other
-
     def state_dict(self) -> dict[str, Any]:
         """Return plain values, for :meth:`from_state_dict`."""
         return {
@@ -142,17 +136,27 @@ class UserAccount:
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, Any]) -> "UserAccount":
-        """Return the account that :meth:`state_dict` described."""
+        """Return the account that :meth:`state_dict` described.
+
+        Raises:
+            InvalidArgumentError: If it is not such a state.
+        """
         spent = cls()
-        for state in state_dict["worst"]:
-            event = PrivacyEvent.from_dict(state)
-            check_event(event, "replace_one")
-            spent._take(event)
-        for name in state_dict["noise"]:
-            spent._noise.add(check_choice("noise", name, NOISE_NAMES))
-        spent.num_users = check_count("num_users", state_dict["num_users"], minimum=0)
-        if len({bool(spent.num_users), bool(spent._worst), bool(spent._noise)}) > 1:
-            raise ValueError(f"{spent.num_users} users do not fit {state_dict!r}")
+        try:
+            for state in state_dict["worst"]:
+                event = PrivacyEvent.from_dict(state)
+                check_event(event, "replace_one")
+                spent._take(event)
+            for name in state_dict["noise"]:
+                spent._noise.add(check_choice("noise", name, NOISE_NAMES))
+            num_users = state_dict["num_users"]
+            spent.num_users = check_count("num_users", num_users, minimum=0)
+            if len({bool(spent.num_users), bool(spent._worst), bool(spent._noise)}) > 1:
+                raise ValueError(f"{num_users} users do not fit the other entries")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"state_dict is not a state of a UserAccount: {error!r}."
+            ) from error
         return spent
 
 

@@ -1,5 +1,7 @@
 """Accounts of users who answer once each."""
 
+import copy
+
 import pytest
 
 from botorch_dp import GDP, Ledger
@@ -54,7 +56,7 @@ class TestUserAccount:
     def test_a_copy_is_independent(self):
         spent = UserAccount()
         spent.charge(GaussianEvent(1.0))
-        other = spent.copy()
+        other = copy.deepcopy(spent)
         other.charge(GaussianEvent(0.5), noise="seeded")
         assert (spent.num_users, other.num_users) == (1, 2)
         assert spent.certificate().guarantee == GDP(1.0)

@@ -71,7 +71,7 @@ class Stateful(ABC):
             self._check_state(state)
         except OptimizerStateError:
             raise
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # a broken state may raise anything
             raise OptimizerStateError(
                 f"state_dict is not a state of {type(self).__name__}: {error!r}."
             ) from error

@@ -1,19 +1,25 @@
 """Averages of iterates in constant memory. Under noise they vary less than iterates."""
 
-from collections.abc import Mapping
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_positive
+from botorch_dp._validation import (
+    check_choice,
+    check_count,
+    check_nonnegative,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.core.state import Stateful
 
 AVERAGES = ("suffix", "running", "exponential", "last")
 
 
-class IterateAverage:
+class IterateAverage(Stateful):
     """An average of the iterates seen so far.
 
     * ``"running"``: all iterates, as in Polyak's and the paper's averages. The first
@@ -79,34 +85,35 @@ class IterateAverage:
             self._since = self._since + x
             self._since_weight += 1.0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, for :meth:`load_state_dict`."""
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
         return {
-            "last": self._last.clone(),
-            "before": self._before.clone(),
-            "since": self._since.clone(),
+            "method": "average of iterates",
+            "average": self.kind,
+            "half_life": self.half_life,
+            "shape": list(self._last.shape),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "last": self._last,
+            "before": self._before,
+            "since": self._since,
             "weights": [self._before_weight, self._since_weight],
             "count": self._count,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state of an average of the same kind and shape."""
-        tensors = [state_dict[key] for key in ("last", "before", "since")]
-        if any(tensor.shape != self._last.shape for tensor in tensors):
-            raise InvalidArgumentError(
-                f"state_dict must have tensors of shape {tuple(self._last.shape)}."
-            )
-        before, since = map(float, state_dict["weights"])
-        count = int(state_dict["count"])
-        empty = self.kind == "last" or count == 0
-        positive = before + since > 0 or empty
-        if not (positive and min(before, since, count) >= 0 and before + since < inf):
-            raise InvalidArgumentError(
-                f"state_dict must have positive weights, got {before!r}, {since!r}."
-            )
-        if not all(tensor.isfinite().all() for tensor in tensors):
-            raise InvalidArgumentError("state_dict must be finite.")
-        self._last = tensors[0].to(self._last)
-        self._before, self._since = (t.to(self._since) for t in tensors[1:])
-        self._before_weight, self._since_weight = before, since
-        self._count = count
+    def _check_state(self, state: dict[str, Any]) -> None:
+        for key in ("last", "before", "since"):
+            check_tensor(key, state[key], self._last.shape, finite=True)
+        before, since = (check_nonnegative("weights", w) for w in state["weights"])
+        count = check_count("count", state["count"], minimum=0)
+        if count and self.kind != "last" and not 0 < before + since < inf:
+            raise ValueError(f"weights {before!r} and {since!r} of {count} iterates")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._last = state["last"].to(self._last)
+        self._before = state["before"].to(self._before)
+        self._since = state["since"].to(self._since)
+        self._before_weight, self._since_weight = map(float, state["weights"])
+        self._count = state["count"]

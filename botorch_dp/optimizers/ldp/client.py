@@ -5,14 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import (
-    check_callable,
-    check_instance,
-    check_private_tensor,
-)
+from botorch_dp._validation import check_callable, check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
 from botorch_dp.optimizers.ldp.messages import LDPAnswer, LDPQuery
+from botorch_dp.privacy.account import check_ledger
 from botorch_dp.privacy.certificate import WORST_CASE, Certificate
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger import Ledger
@@ -88,7 +85,7 @@ class LDPBOClient:
     ) -> None:
         expected = "a function from points to losses"
         self._losses = check_callable("losses", losses, expected=expected)
-        check_instance("ledger", ledger, (Ledger, type(None)))
+        check_ledger("ledger", ledger, optional=True)
         self._release = LocalRelease(
             guarantee,
             clip_norm,

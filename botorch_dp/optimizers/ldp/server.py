@@ -14,7 +14,6 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -41,16 +40,16 @@ from botorch_dp.models.surrogates.base import GradientSurrogate
 from botorch_dp.models.surrogates.compressed import CompressedSurrogate
 from botorch_dp.models.surrogates.stencil import HALF_WIDTH, Stencil
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
+from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.optimizers.ldp.averaging import IterateAverage
 from botorch_dp.optimizers.ldp.client import LDPBOClient
 from botorch_dp.optimizers.ldp.messages import LDPAnswer, LDPQuery
 from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
 
 MODES = ("stencil", "swc", "swc-literal")
-_STATE_VERSION = 1
 
 
-class LDPBOServer:
+class LDPBOServer(Stateful):
     r"""Follows private gradients of users who come one at a time.
 
     Minimizes the expected loss of a user ([LDPBO2025]_, Algorithm 1). In contrast to
@@ -277,41 +276,24 @@ class LDPBOServer:
             "max_norm": None if math.isinf(self.max_norm) else self.max_norm,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is public."""
+    def _state(self) -> dict[str, Any]:
         return {
-            "version": _STATE_VERSION,
-            "settings": self.settings(),
             "run": self.run_id.hex(),
             "num_steps": self._num_steps,
-            "recent": list(self._recent),
-            "x": self._x.clone(),
+            "recent": self._recent,
+            "x": self._x,
             "average": self._average.state_dict(),
             "surrogate": self._surrogate.state_dict(),
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state of a server with the same settings.
-
-        Raises:
-            OptimizerStateError: If the state does not fit; nothing changes then.
-        """
-        before = self.state_dict()
-        try:
-            self._restore(copy.deepcopy(dict(state_dict)))
-        except Exception as error:  # a broken state may raise anything
-            self._restore(before)
-            raise OptimizerStateError(
-                f"state_dict is not one of {type(self).__name__}: {error!r}."
-            ) from error
+    def _check_state(self, state: dict[str, Any]) -> None:
+        # Surrogates check a state while they load it, so a copy tries it first.
+        trial = copy.copy(self)
+        trial._average = copy.deepcopy(self._average)
+        trial._surrogate = copy.deepcopy(self._surrogate)
+        trial._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        if state["version"] != _STATE_VERSION:
-            raise ValueError(f"version {state['version']!r}")
-        theirs, ours = state["settings"], self.settings()
-        for key in ours:
-            if theirs[key] != ours[key]:
-                raise ValueError(f"{key}={theirs[key]!r} there, {ours[key]!r} here")
         x, run_id = state["x"].to(self._x), bytes.fromhex(state["run"])
         if x.shape != self._x.shape or not x.isfinite().all() or len(run_id) != 16:
             raise ValueError("the parameter or the run has another form")

@@ -12,7 +12,7 @@ import copy
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -26,6 +26,7 @@ from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.surrogates.base import GradientSurrogate
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
+from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.optimizers.ldp.client import LOCAL_ASSUMPTIONS
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
 from botorch_dp.optimizers.ldp.server import LDPBOServer, check_start
@@ -47,7 +48,7 @@ class Stream(Protocol):
         ...
 
 
-class LDPBO:
+class LDPBO(Stateful):
     r"""Online optimization under local differential privacy, from losses alone.
 
     Every step belongs to another user, who evaluates its loss at a few points around
@@ -228,14 +229,13 @@ class LDPBO:
         if checkpoint is not None and os.path.exists(checkpoint):
             self.load_state_dict(read_checkpoint(checkpoint, self.x.device))
             last = max(num_steps, self.num_steps)
-        bar = tqdm(
+        with tqdm(
             total=last,
             initial=self.num_steps,
             desc=self.name,
             unit="user",
             disable=not progress,
-        )
-        with bar:
+        ) as bar:
             try:
                 while self.num_steps < last:
                     count = min(checkpoint_every, last - self.num_steps)
@@ -294,9 +294,7 @@ class LDPBO:
     def result(self) -> OptimizationResult:
         """Return the current result, with its certificate."""
         if not self.num_steps:
-            raise OptimizerStateError(
-                "No step has been taken: call run(), or ask() and tell()."
-            )
+            raise OptimizerStateError("No step has been taken: call run() or tell().")
         return OptimizationResult(
             x=self.x,
             average=self.average,
@@ -311,29 +309,27 @@ class LDPBO:
                 f"The server has taken {self.num_steps} steps with {self.num_asked} "
                 "answers: its state belongs to another run, whose cost is unknown."
             )
+        parameters = {**self.settings(), "users": self.num_asked}
+        del parameters["bounds"]  # it may be long
         replications = self.x.shape[:-1].numel()
-        deltas = [1e-3, 1e-5, 1e-7]
+        deltas = {1e-3, 1e-5, 1e-7}
         if isinstance(self._guarantee, ApproxDP):
-            deltas.append(self._guarantee.delta)
+            deltas.add(self._guarantee.delta)
         each = [f"in each of {replications} replications separately"]
         return self._spent.certificate(
-            deltas=sorted(set(deltas), reverse=True),
+            deltas=sorted(deltas, reverse=True),
             assumptions=(
                 *LOCAL_ASSUMPTIONS,
                 "every user answers once; if users have different guarantees, the "
                 "weakest is stated",
                 *(each if replications > 1 else ()),
             ),
-            parameters={
-                **{k: v for k, v in self.settings().items() if k != "bounds"},
-                "users": self.num_asked,
-            },
+            parameters=parameters,
         )
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
-        first = self._release_of(1)
-        guarantee = self._guarantee
+        first, guarantee = self._release_of(1), self._guarantee
         each = "a function of the user's number"
         return {
             **self.server.settings(),
@@ -343,65 +339,50 @@ class LDPBO:
             "asked for": repr(guarantee) if isinstance(guarantee, Guarantee) else each,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is public."""
+    def _state(self) -> dict[str, Any]:
         return {
-            "settings": self.settings(),
             "server": self.server.state_dict(),
             "spent": self._spent.state_dict(),
             "history": [vars(step) for step in self._history],
             "stride": self._stride,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state of an optimizer with the same settings.
-
-        Raises:
-            OptimizerStateError: If the state does not fit; nothing changes then.
-        """
-        try:
-            state = copy.deepcopy(dict(state_dict))
-            theirs, ours = state["settings"], self.settings()
-            for key in ours:
-                if theirs[key] != ours[key]:
-                    raise ValueError(f"{key}={theirs[key]!r} there, {ours[key]!r} here")
-            spent = UserAccount.from_state_dict(state["spent"])
-            stride = check_count("stride", state["stride"])
-            steps = int(state["server"]["num_steps"])
-            if steps > spent.num_users:
-                raise ValueError(f"{steps} steps with {spent.num_users} answers")
-            history = [
-                Step(**{**step, "x": step["x"].to(self.x)}) for step in state["history"]
-            ]
-            replications = self.x.shape[:-1].numel()
-            if any(
-                step.x.shape != self.x.shape
-                or (step.num_points and len(step.num_points) != replications)
-                for step in history
+    def _check_state(self, state: dict[str, Any]) -> None:
+        num_users = UserAccount.from_state_dict(state["spent"]).num_users
+        num_steps = check_count("num_steps", state["server"]["num_steps"], minimum=0)
+        if num_steps > num_users:
+            raise ValueError(f"it has {num_steps} steps with {num_users} answers")
+        check_count("stride", state["stride"])
+        replications = self.x.shape[:-1].numel()
+        for step in self._steps_of(state):
+            if step.x.shape != self.x.shape or (
+                step.num_points and len(step.num_points) != replications
             ):
                 raise ValueError("the history has another shape")
-        except Exception as error:
-            raise OptimizerStateError(
-                f"state_dict is not one of {type(self).__name__}: {error!r}."
-            ) from error
-        self.server.load_state_dict(state["server"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        spent = UserAccount.from_state_dict(state["spent"])
         spent.merge(self._spent)
         # The costs in a state may have been edited. Answers cost no less than those of
         # this optimizer.
         spent.merge(self._cost_of(spent.num_users))
+        self.server.load_state_dict(state["server"])  # may raise, then nothing changes
         # Seeded noise continues where it was, so that none is used twice.
         for _ in range(self.num_asked, spent.num_users):
             self._release_of(1).skip(self.x)
-        self._spent, self._history, self._stride = spent, history, stride
+        self._spent, self._stride = spent, state["stride"]
+        self._history = self._steps_of(state)
+
+    def _steps_of(self, state: dict[str, Any]) -> list[Step]:
+        return [
+            Step(**{**step, "x": step["x"].to(self.x)}) for step in state["history"]
+        ]
 
     def _write(self, path: str | os.PathLike[str] | None, ahead: int) -> None:
-        """Write the state, and charge for the users until the next checkpoint.
-
-        If the process is killed, they may have answered.
-        """
+        """Write the state, charged for ``ahead`` users whom a crash may lose."""
         if path is None:
             return
-        state, spent = self.state_dict(), self._spent.copy()
+        state, spent = self.state_dict(), copy.deepcopy(self._spent)
         for user in range(self.num_asked + 1, self.num_asked + ahead + 1):
             self._release_of(user).charge(spent, size=self.x.shape[-1])
         state["spent"] = spent.state_dict()

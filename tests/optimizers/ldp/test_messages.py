@@ -173,21 +173,21 @@ class TestRefuses:
         [
             (
                 {"weights": torch.zeros(3, 5, **DOUBLE)},
-                "weights must be a tensor of shape 3 x 4",
+                "weights must be a 3 x 4 tensor",
             ),
             (
                 {"weights": torch.zeros(4, 3, **DOUBLE)},
-                "weights must be a tensor of shape 3 x 4",
+                "weights must be a 3 x 4 tensor",
             ),
             (
                 {"points": torch.zeros(4, 2, **DOUBLE)},
-                "points must be a tensor of shape M x 3",
+                "points must be an M x 3 tensor",
             ),
             (
                 {"points": torch.zeros(0, 3, **DOUBLE)},
-                "points must be a tensor of shape M x 3",
+                "points must be an M x 3 tensor",
             ),
-            ({"x": torch.zeros(1, 3, **DOUBLE)}, "x must be a tensor of shape p"),
+            ({"x": torch.zeros(1, 3, **DOUBLE)}, "x must be a p tensor"),
             ({"half_width": 0.2}, "either a half_width"),
             ({"weights": None}, "either a half_width"),
         ],
@@ -202,15 +202,11 @@ class TestRefuses:
             LDPQuery(b"short", 1, x, 0.1)
         with pytest.raises(InvalidArgumentError, match="step must be a whole number"):
             LDPQuery(RUN, 0, x, 0.1)
-        with pytest.raises(
-            InvalidArgumentError, match="gradient must be a tensor of shape p"
-        ):
+        with pytest.raises(InvalidArgumentError, match="gradient must be a p tensor"):
             LDPAnswer(RUN, 1, [0.0])
-        with pytest.raises(
-            InvalidArgumentError, match="gradient must be a tensor of shape p"
-        ):
+        with pytest.raises(InvalidArgumentError, match="gradient must be a p tensor"):
             LDPAnswer(RUN, 1, x.to(torch.complex128))
         with pytest.raises(
-            InvalidArgumentError, match=r"of shape p and .*got .*\(1, 2\)"
+            InvalidArgumentError, match=r"gradient must be a p tensor .*\(1, 2\)"
         ):
             LDPAnswer(RUN, 1, x.unsqueeze(0))
