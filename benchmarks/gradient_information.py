@@ -87,7 +87,7 @@ def straightforward(
     acqf: GradientInformation, kernel_name: str
 ) -> dict[str, Evaluation]:
     """The acquisition by autograd through GPyTorch's kernel, in two modes."""
-    inputs, x = acqf.model.train_inputs[0], acqf.X_at
+    inputs, x = acqf.model.train_inputs[0], acqf.X_center
     kernel, noise_variance = acqf.model.covar_module, acqf.model.noise_variance
     given = prior_gradient_covariance(kernel, x)[0]
     plain = plain_kernel(kernel_name, kernel)
@@ -124,10 +124,10 @@ def straightforward(
 
 def lean_autograd(acqf: GradientInformation, kernel_name: str) -> Evaluation:
     """The acquisition by autograd, with all that can be spared left out."""
-    inputs, x = acqf.model.train_inputs[0], acqf.X_at[0]
+    inputs, x = acqf.model.train_inputs[0], acqf.X_center[0]
     k = plain_kernel(kernel_name, acqf.model.covar_module)
     noise_variance = acqf.model.noise_variance
-    prior = prior_gradient_covariance(acqf.model.covar_module, acqf.X_at)
+    prior = prior_gradient_covariance(acqf.model.covar_module, acqf.X_center)
     prior = prior.diagonal(dim1=-2, dim2=-1).sum()
 
     def pair(point: Tensor, other: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def lean_autograd(acqf: GradientInformation, kernel_name: str) -> Evaluation:
 
 def gibo_style(acqf: GradientInformation) -> Evaluation:
     """The acquisition with the closed form of the RBF kernel's gradient."""
-    inputs, x = acqf.model.train_inputs[0], acqf.X_at
+    inputs, x = acqf.model.train_inputs[0], acqf.X_center
     kernel = acqf.model.covar_module
     noise_variance = acqf.model.noise_variance
     precision = kernel.base_kernel.lengthscale.detach().square().reciprocal()
@@ -262,16 +262,16 @@ class LargestTensor(TorchDispatchMode):
 
 def growth_row(kernel_name: str, d: int, n: int, q: int) -> Row:
     model = make_model(kernel_name, d, n)
-    X_at = torch.full((d,), 0.5).double()
+    X_center = torch.full((d,), 0.5).double()
     with LargestTensor() as making:
-        acqf = GradientInformation(model, X_at)
+        acqf = GradientInformation(model, X_center)
     Z = torch.rand(1, q, d, dtype=torch.float64, requires_grad=True)
     call = with_gradient(acqf, Z)
     with LargestTensor() as evaluating:
         call()
     return {
         "(d, N, q)": f"({d}, {n}, {q})",
-        "made once, ms": 1e3 * seconds(lambda: GradientInformation(model, X_at), 3),
+        "made once, ms": 1e3 * seconds(lambda: GradientInformation(model, X_center), 3),
         "evaluation with gradient, ms": 1e3 * race({"ours": call}, 5)["ours"],
         "largest tensor made once, MB": making.megabytes,
         "largest tensor of an evaluation, MB": evaluating.megabytes,
@@ -307,12 +307,12 @@ def design_row(kernel_name: str, d: int, b: int, restarts: int) -> Row:
     base.lengthscale = 1.0
     far = torch.full((1, d), 1e3, dtype=torch.float64)
     model = GradientGP(far, far[:, :1], base, noise_variance=NOISE)
-    X_at = torch.full((d,), 0.5, dtype=torch.float64)
-    bounds = torch.stack([torch.zeros_like(X_at), torch.ones_like(X_at)])
-    acqf = GradientInformation(model, X_at)
+    X_center = torch.full((d,), 0.5, dtype=torch.float64)
+    bounds = torch.stack([torch.zeros_like(X_center), torch.ones_like(X_center)])
+    acqf = GradientInformation(model, X_center)
     prior = float(acqf.prior_covariance.diagonal(dim1=-2, dim2=-1).mean())
-    first = seconds(lambda: optimal_design(model, X_at, b, bounds), 1)
-    designed = optimal_design(model, X_at, b, bounds)
+    first = seconds(lambda: optimal_design(model, X_center, b, bounds), 1)
+    designed = optimal_design(model, X_center, b, bounds)
     found = []
 
     def search() -> None:
@@ -325,7 +325,7 @@ def design_row(kernel_name: str, d: int, b: int, restarts: int) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BotorchWarning)
         searching = seconds(search, 1)
-    designing = seconds(lambda: optimal_design(model, X_at, b, bounds), 51)
+    designing = seconds(lambda: optimal_design(model, X_center, b, bounds), 51)
     return {
         "kernel, (d, b)": f"{kernel_name}, ({d}, {b})",
         "first design, ms": 1e3 * first,

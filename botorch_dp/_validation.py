@@ -99,7 +99,7 @@ def check_instance(
         kinds = kind if isinstance(kind, tuple) else (kind,)
         names = ["None" if one is type(None) else f"a {one.__name__}" for one in kinds]
         expected = " or ".join(names)
-    raise InvalidArgumentError(f"{name} must be {expected}, got {value!r}.")
+    raise InvalidArgumentError(f"{name} must be {expected}, got {describe(value)}.")
 
 
 def check_callable(name: str, value: _T, *, expected: str = "a function") -> _T:
@@ -124,6 +124,7 @@ def check_tensor(
     *,
     dtype: torch.dtype | None = None,
     finite: bool = False,
+    allow_empty: bool = False,
     meaning: str = "",
 ) -> Tensor:
     """Return a public tensor if its type, dtype, shape and entries are usable.
@@ -135,6 +136,7 @@ def check_tensor(
             size above zero; ``"..."`` at the beginning for any number of dimensions.
         dtype: The dtype that it must have; by default float32 or float64.
         finite: Whether all entries must be finite.
+        allow_empty: Whether a letter may also stand for zero.
         meaning: What the tensor holds, for the error.
 
     Example:
@@ -148,7 +150,7 @@ def check_tensor(
     if (
         not isinstance(value, Tensor)
         or value.dtype not in allowed
-        or not _has_shape(value, shape)
+        or not _has_shape(value, shape, least=0 if allow_empty else 1)
     ):
         raise InvalidArgumentError(
             f"{name} must be {_expected(shape, dtype, meaning)}, got {describe(value)}."
@@ -160,21 +162,60 @@ def check_tensor(
     return value
 
 
-def check_box(name: str, bounds: Tensor, *, dim: int | None = None) -> Tensor:
+def check_like(
+    name: str,
+    value: Tensor,
+    shape: Sequence[int | str],
+    like: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return a tensor if it has a shape, and the dtype and device of another tensor.
+
+    Its values may be private and are not looked at.
+
+    Args:
+        name: The name of the argument.
+        value: The argument.
+        shape: The shape that it must have, as for :func:`check_tensor`; a letter may
+            also stand for zero.
+        like: The tensor whose dtype and device it must have.
+        dtype: The dtype that it must have instead of that of ``like``.
+    """
+    dtype = like.dtype if dtype is None else dtype
+    if (
+        not isinstance(value, Tensor)
+        or value.dtype != dtype
+        or value.device != like.device
+        or not _has_shape(value, shape, least=0)
+    ):
+        where = f" on {value.device}" if isinstance(value, Tensor) else ""
+        raise InvalidArgumentError(
+            f"{name} must be a {dtype} tensor of shape "
+            f"{' x '.join(map(str, shape)) or '()'} on {like.device}, got "
+            f"{describe_private(value)}{where}."
+        )
+    return value
+
+
+def check_box(
+    name: str, bounds: Tensor, *, dim: int | None = None, finite: bool = True
+) -> Tensor:
     """Return a copy of ``2 x d`` bounds if they are finite and lower is below upper.
 
     Args:
         name: The name of the argument.
         bounds: A tensor with lower bounds first.
         dim: The number d that it must have; any if None.
+        finite: Whether all bounds must be finite.
     """
     check_tensor(
         name, bounds, (2, "d" if dim is None else dim), meaning="lower bounds first"
     )
-    if not bounds.isfinite().all() or not (bounds[0] < bounds[1]).all():
+    if (finite and not bounds.isfinite().all()) or not (bounds[0] < bounds[1]).all():
         raise InvalidArgumentError(
-            f"{name} must be finite with every lower bound below its upper bound, got "
-            f"{_short(bounds.tolist())}."
+            f"{name} must {'be finite with' if finite else 'have'} every lower bound "
+            f"below its upper bound, got {_short(bounds.tolist())}."
         )
     return bounds.detach().clone()
 
@@ -247,7 +288,9 @@ def describe_private(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _has_shape(value: Tensor, shape: Sequence[int | str] | None) -> bool:
+def _has_shape(
+    value: Tensor, shape: Sequence[int | str] | None, *, least: int = 1
+) -> bool:
     if shape is None:
         return True
     sizes = list(value.shape)
@@ -255,7 +298,7 @@ def _has_shape(value: Tensor, shape: Sequence[int | str] | None) -> bool:
         shape = shape[1:]
         sizes = sizes[len(sizes) - len(shape) :] if len(sizes) >= len(shape) else []
     return len(sizes) == len(shape) and all(
-        size == wanted if isinstance(wanted, int) else size > 0
+        size == wanted if isinstance(wanted, int) else size >= least
         for size, wanted in zip(sizes, shape, strict=True)
     )
 

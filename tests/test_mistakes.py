@@ -190,7 +190,7 @@ MISTAKES = {
         r"tell\(\) needs an ask\(\) before it: call ask\(\) first",
     ),
     "another model in the acquisition": (
-        lambda: GradientInformation(torch.nn.Identity(), X_at=torch.zeros(1, 2)),
+        lambda: GradientInformation(torch.nn.Identity(), X_center=torch.zeros(1, 2)),
         InvalidArgumentError,
         r"model must be a GradientGP, got Identity; GradientGP\.from_model takes a",
     ),

@@ -24,6 +24,7 @@ from botorch_dp._validation import (
     check_clip_norm,
     check_inside,
     check_instance,
+    check_like,
     check_tensor,
 )
 from botorch_dp.exceptions import InvalidArgumentError
@@ -215,6 +216,12 @@ class TestPublicTensors:
         ):
             check_tensor("X", torch.zeros(size, **tkwargs), shape)
 
+    def test_empty_tensors_only_on_request(self, double):
+        value = torch.zeros(0, 2, **double)
+        assert check_tensor("X", value, ("n", 2), allow_empty=True) is value
+        with pytest.raises(InvalidArgumentError, match="X must be a tensor of shape n"):
+            check_tensor("X", value, ("n", 2))
+
     def test_the_error_names_what_was_expected_and_given(self):
         X = torch.zeros(4, 3, dtype=torch.float32, device="cpu")
         with pytest.raises(InvalidArgumentError) as error:
@@ -249,6 +256,43 @@ class TestPublicTensors:
         assert len(str(error.value)) < 400
 
 
+class TestTensorsLikeAnother:
+    @pytest.mark.parametrize(
+        ("size", "shape"),
+        [((2, 3), (2, 3)), ((0, 3), ("n", 3)), ((5, 0, 3), ("...", "q", 3)), ((), ())],
+    )
+    def test_a_shape_that_fits(self, tkwargs, size, shape):
+        value = torch.zeros(size, **tkwargs)
+        assert check_like("X", value, shape, torch.ones(1, **tkwargs)) is value
+
+    @pytest.mark.parametrize(
+        ("value", "got"),
+        [
+            (torch.zeros(3, 3, **DOUBLE), r"torch.float64 of shape \(3, 3\) on cpu"),
+            (torch.zeros(3, **DOUBLE), r"torch.float64 of shape \(3,\) on cpu"),
+            (torch.zeros(2, 3, device="cpu").float(), "torch.float32 of shape"),
+            (torch.zeros(2, 3, dtype=torch.float64, device="meta"), ".* on meta"),
+            ([[0.7]], "a list"),
+        ],
+    )
+    def test_what_differs(self, value, got):
+        like = torch.zeros(1, **DOUBLE)
+        match = f"X must be a torch.float64 tensor of shape 2 x n on cpu, got {got}"
+        with pytest.raises(InvalidArgumentError, match=match) as caught:
+            check_like("X", value, (2, "n"), like)
+        assert "0.7" not in str(caught.value)  # it may be private
+
+    def test_another_dtype(self):
+        index = torch.zeros((), dtype=torch.int64, device="cpu")
+        assert (
+            check_like("i", index, (), torch.ones(1, **DOUBLE), dtype=torch.int64) == 0
+        )
+        with pytest.raises(
+            InvalidArgumentError, match=r"torch.bool tensor of shape \("
+        ):
+            check_like("i", index, (), torch.ones(1, **DOUBLE), dtype=torch.bool)
+
+
 class TestBoxes:
     def test_a_box_is_copied(self, double):
         bounds = torch.tensor([[0.0], [1.0]], **double)
@@ -269,6 +313,14 @@ class TestBoxes:
     def test_no_box(self, double, bounds, match):
         with pytest.raises(InvalidArgumentError, match=match):
             check_box("bounds", torch.tensor(bounds, **double), dim=2)
+
+    def test_infinite_bounds_only_on_request(self, double):
+        bounds = torch.tensor([[0.0, -torch.inf], [torch.inf, 1.0]], **double)
+        assert torch.equal(check_box("bounds", bounds, finite=False), bounds)
+        with pytest.raises(InvalidArgumentError, match="bounds must be finite with"):
+            check_box("bounds", bounds)
+        with pytest.raises(InvalidArgumentError, match="bounds must have every lower"):
+            check_box("bounds", bounds.flip(0), finite=False)
 
     def test_inside(self, double):
         bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **double)

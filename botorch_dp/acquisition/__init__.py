@@ -1,4 +1,4 @@
-"""Acquisition functions, drop-in for BoTorch's optimizers."""
+"""Acquisition functions that work with BoTorch's optimizers."""
 
 from botorch_dp.acquisition import input_constructors  # noqa: F401 (registers them)
 from botorch_dp.acquisition.design import Design, design_traces, optimal_design

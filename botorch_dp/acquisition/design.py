@@ -2,24 +2,26 @@ r"""Designs in closed form: the best points to learn one gradient from.
 
 For a radial kernel and no history, minimizing the trace of the gradient's covariance
 over b points has an analytic optimum [Sopa2025dpgibo]_: in coordinates divided by the
-length scales, the vertices of regular simplices around the point. m + 1 vertices at
-radius h leave, of the prior variance in each of the m directions that they span,
+length scales, the vertices of regular simplices around the point. With m + 1 vertices
+at radius h, the share of the prior variance that remains in each of the m directions
+that they span is
 
 .. math::
     1 - \frac{(m + 1) h^2 \rho(h)^2}
              {m \, \rho(0) \, (1 - \phi(h \sqrt{2 (m + 1) / m}) + s^2)},
 
 with the kernel's profiles :math:`\phi, \rho` at unit output scale and :math:`s^2` the
-noise over the output scale. The best h is found once, in one dimension. Two points
-:math:`\pm h` are the simplex of one direction; they leave the least and cost most.
+noise over the output scale. The best h comes from a search in one dimension. Two points
+:math:`\pm h` are the simplex of one direction: they leave the least variance and need
+the most points.
 
 * b <= d + 1: one simplex in b - 1 directions.
 * d + 1 < b < 2 d: b - d - 1 directions with a pair, one simplex in the others.
 * b = 2 d: a pair in every direction. More points repeat pairs.
 
-With history, directions are the leading eigenvectors of the posterior covariance of the
-gradient. Points outside the box are reflected through x or moved to its boundary,
-whichever tells more.
+With history, the directions are the leading eigenvectors of the posterior covariance of
+the gradient. Points outside the box are reflected through x or moved to its boundary,
+whichever leaves the smaller trace.
 
 References:
     .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
@@ -36,7 +38,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._deprecated import renamed_argument
+from botorch_dp._validation import check_box, check_count, check_inside, check_positive
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.gradient_gp import GradientGP
@@ -45,7 +48,7 @@ from botorch_dp.models.kernels.radial import RadialKernel
 
 @dataclass(frozen=True)
 class Design:
-    """Points to evaluate, and what they will leave unknown.
+    """Points to evaluate, and the uncertainty that remains after them.
 
     Attributes:
         points: A ``b x d`` tensor.
@@ -56,20 +59,21 @@ class Design:
     trace: Tensor
 
 
+@renamed_argument("X_at", "X_center")
 @torch.no_grad()
 def optimal_design(
-    model: GradientGP, X_at: Tensor, batch_size: int, bounds: Tensor | None = None
+    model: GradientGP, X_center: Tensor, batch_size: int, bounds: Tensor | None = None
 ) -> Design:
-    """Return points that tell most about the gradient at ``X_at``.
+    """Return the points that are most informative about the gradient at ``X_center``.
 
-    Optimal without history; with history close to it, and a good start for
-    ``optimize_acqf`` (as ``batch_initial_conditions``). It takes a millisecond or so
-    where an optimizer takes seconds.
+    The design is optimal without history. With history it is close to optimal, and a
+    good start for ``optimize_acqf`` (as ``batch_initial_conditions``). It takes about a
+    millisecond, compared with seconds for an optimizer.
 
     Args:
         model: A :class:`GradientGP` with a radial kernel (RBF, Matern-5/2, rational
-            quadratic, also scaled). A history far from ``X_at`` counts as none.
-        X_at: The point, ``d`` or ``1 x d``.
+            quadratic, also scaled). Observations far from ``X_center`` have no effect.
+        X_center: The point, ``d`` or ``1 x d``.
         batch_size: The number b of points.
         bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
 
@@ -84,15 +88,18 @@ def optimal_design(
         torch.Size([4, 3])
     """
     check_count("batch_size", batch_size)
-    acqf = GradientInformation(model, X_at)
-    if len(acqf.X_at) != 1:
+    acqf = GradientInformation(model, X_center)
+    if len(acqf.X_center) != 1:
         raise InvalidArgumentError(
-            f"X_at must be one point, d or 1 x d, got shape {tuple(X_at.shape)}."
+            "X_center must be one point, d or 1 x d, got shape "
+            f"{tuple(X_center.shape)}."
         )
-    X_at = acqf.X_at[0]
+    X_center = acqf.X_center[0]
     if getattr(model, "input_transform", None) is not None:
         raise InvalidArgumentError("model must have no input_transform for a design.")
-    _check_bounds(bounds, X_at)
+    if bounds is not None:
+        check_box("bounds", bounds, dim=len(X_center), finite=False)
+        check_inside("X_center", X_center, bounds)
     radial = acqf.radial
     if radial is None:
         raise UnsupportedKernelError(
@@ -100,20 +107,22 @@ def optimal_design(
             "form: use an RBF, Matern-5/2 or rational quadratic kernel, or "
             "optimize_acqf."
         )
-    d = len(X_at)
-    # More points than pairs are repetitions, which divide the noise.
+    d = len(X_center)
+    # Points beyond 2 d repeat the pairs, which divides the noise.
     copies = max(1.0, batch_size / (2 * d))
     noise = float(model.noise_variance / radial.outputscale) / copies
     directions = _leading_directions(acqf.prior_covariance[0], radial)  # one a column
     blocks, first = [], 0
     for num_points, m in _groups(min(batch_size, 2 * d), d):
-        radius, _ = _best_radius(radial.unit_profile, num_points, m, noise, X_at.device)
-        vertices = radius * _simplex(m, X_at)[:num_points]
+        radius, _ = _best_radius(
+            radial.unit_profile, num_points, m, noise, X_center.device
+        )
+        vertices = radius * _simplex(m, X_center)[:num_points]
         blocks.append(vertices @ directions[:, first : first + m].mT)
         first += m
     offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
     offsets = offsets / radial.inverse_lengthscale
-    choices = torch.stack(_within(X_at, offsets, bounds))
+    choices = torch.stack(_within(X_center, offsets, bounds))
     traces = acqf.trace(choices)
     best = int(traces.argmin())
     return Design(choices[best], traces[best])
@@ -121,7 +130,7 @@ def optimal_design(
 
 @torch.no_grad()
 def design_traces(radial: RadialKernel, *, noise_variance: float) -> list[float]:
-    """Return the trace after the optimal design of each size 1, ..., 2 d, no history.
+    """Return the traces after optimal designs of 1, ..., 2 d points without history.
 
     Args:
         radial: The kernel, see :func:`botorch_dp.models.kernels.radial.radial_kernel`.
@@ -154,7 +163,7 @@ def design_traces(radial: RadialKernel, *, noise_variance: float) -> list[float]
 
 
 def _groups(batch_size: int, num_dims: int) -> list[tuple[int, int]]:
-    """Return how many points span how many directions, the leading ones first."""
+    """Return how many points span how many directions, leading directions first."""
     if batch_size == 1:
         return [(1, 1)]
     if batch_size <= num_dims + 1:
@@ -200,7 +209,7 @@ def _best_radius(
 def _simplex(m: int, like: Tensor) -> Tensor:
     """Return the m + 1 unit vertices of a regular simplex around 0, a row each.
 
-    The columns of Helmert's contrasts, which are orthonormal and sum to zero.
+    They are the columns of Helmert's contrasts, which are orthonormal and sum to zero.
     """
     steps = torch.arange(1, m + 1, dtype=like.dtype, device=like.device)
     contrasts = torch.ones(m, m + 1, dtype=like.dtype, device=like.device).tril()
@@ -216,29 +225,11 @@ def _leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
     return torch.linalg.qr(radial.inverse_lengthscale.unsqueeze(-1) * vectors).Q
 
 
-def _within(X_at: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
-    """Return ways to keep the points in the box."""
-    points = X_at + offsets
+def _within(X_center: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
+    """Return the points, moved into the box in one or two ways."""
+    points = X_center + offsets
     if bounds is None:
         return [points]
     outside = ((points < bounds[0]) | (points > bounds[1])).any(dim=-1, keepdim=True)
-    reflected = torch.where(outside, X_at - offsets, points)
+    reflected = torch.where(outside, X_center - offsets, points)
     return [way.clamp(min=bounds[0], max=bounds[1]) for way in (reflected, points)]
-
-
-def _check_bounds(bounds: Tensor | None, X_at: Tensor) -> None:
-    if bounds is None:
-        return
-    if not isinstance(bounds, Tensor) or bounds.shape != (2, len(X_at)):
-        shape = tuple(bounds.shape) if isinstance(bounds, Tensor) else bounds
-        raise InvalidArgumentError(
-            f"bounds must be a 2 x {len(X_at)} tensor, got {shape!r}."
-        )
-    if not (bounds[0] < bounds[1]).all():
-        raise InvalidArgumentError(
-            f"bounds must have lower below upper, got {bounds.tolist()}."
-        )
-    if ((X_at < bounds[0]) | (X_at > bounds[1])).any():
-        raise InvalidArgumentError(
-            f"X_at must lie within bounds {bounds.tolist()}, got {X_at.tolist()}."
-        )

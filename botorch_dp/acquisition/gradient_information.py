@@ -33,13 +33,13 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from botorch_dp._deprecated import renamed_argument, renamed_attribute
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.kernels.derivatives import (
     kernel_cross_hessian,
     kernel_gradient,
     kernel_value,
-    prior_gradient_covariance,
 )
 from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
 
@@ -47,25 +47,25 @@ from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
 class GradientInformation(AcquisitionFunction):
     r"""Minus the trace of the gradient's posterior covariance after q observations.
 
-    Drop-in for ``optimize_acqf``; all q candidates count jointly, pending points too.
-    Made for one state of the model: make a new one when the model has changed.
+    It works inside ``optimize_acqf``. All q candidates and all pending points count
+    jointly. Create a new one when the model has changed.
 
     Args:
         model: A :class:`GradientGP` without batch dimensions.
-        X_at: The point whose gradient is wanted, ``d`` or ``1 x d``; of several points
-            (``p x d``) the traces are added up.
+        X_center: The point whose gradient is wanted, ``d`` or ``1 x d``. With several
+            points, ``p x d``, the value is the sum of their traces.
         X_pending: Points under evaluation, ``m x d``.
 
     Attributes:
-        prior_covariance: The covariances of the gradients at ``X_at`` given the model,
-            before any candidate is observed, ``p x d x d``.
+        prior_covariance: The ``p x d x d`` covariances of the gradients at ``X_center``
+            given the model, before any candidate is observed.
         radial: The kernel in radial form, or None if it has none.
 
     Example:
         >>> from botorch.optim import optimize_acqf
         >>> X = torch.rand(20, 2, dtype=torch.float64)
         >>> model = GradientGP(X, X.square().sum(dim=-1, keepdim=True))
-        >>> acqf = GradientInformation(model, X_at=torch.full((2,), 0.5).double())
+        >>> acqf = GradientInformation(model, X_center=torch.full((2,), 0.5).double())
         >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> candidates, value = optimize_acqf(
         ...     acqf, bounds=bounds, q=3, num_restarts=2, raw_samples=16
@@ -74,8 +74,11 @@ class GradientInformation(AcquisitionFunction):
         torch.Size([3, 2])
     """
 
+    X_at = renamed_attribute("X_at", "X_center")
+
+    @renamed_argument("X_at", "X_center")
     def __init__(
-        self, model: GradientGP, X_at: Tensor, X_pending: Tensor | None = None
+        self, model: GradientGP, X_center: Tensor, X_pending: Tensor | None = None
     ) -> None:
         if not isinstance(model, GradientGP):
             raise InvalidArgumentError(
@@ -84,47 +87,47 @@ class GradientInformation(AcquisitionFunction):
             )
         if model.batch_shape:
             raise UnsupportedError(
-                f"GradientInformation takes no batched model, got {model.batch_shape}."
+                "GradientInformation does not support batched models, got batch_shape "
+                f"{tuple(model.batch_shape)}."
             )
         super().__init__(model=model)
-        X_at = (
-            X_at.unsqueeze(0) if isinstance(X_at, Tensor) and X_at.dim() == 1 else X_at
-        )
-        model.check_points("X_at", X_at)
-        if X_at.dim() != 2:
+        if isinstance(X_center, Tensor) and X_center.dim() == 1:
+            X_center = X_center.unsqueeze(0)
+        model.check_points("X_center", X_center)
+        if X_center.dim() != 2:
             raise InvalidArgumentError(
-                f"X_at must be d or p x d, got shape {tuple(X_at.shape)}."
+                f"X_center must be d or p x d, got shape {tuple(X_center.shape)}."
             )
         with torch.no_grad():
-            self._prepare(model, X_at.detach())
-        self.register_buffer("X_at", X_at.detach())
+            self._prepare(model, X_center.detach())
+        self.register_buffer("X_center", X_center.detach())
         self.set_X_pending(X_pending)
 
-    def _prepare(self, model: GradientGP, X_at: Tensor) -> None:
+    def _prepare(self, model: GradientGP, X_center: Tensor) -> None:
         """Compute what does not depend on the candidates.
 
-        Everything is in units of the output scale, if the kernel is radial, and
-        gradients in units of the length scales: so its profiles need no scaling.
+        With a radial kernel, covariances are in units of the output scale and
+        gradients in units of the length scales, so that profiles need no scaling.
         """
         kernel = model.covar_module
         root, _ = model.geometry()  # puts the model into evaluation mode
-        at, inputs = model.transform_inputs(X_at), model.train_inputs[0].detach()
+        at, inputs = model.transform_inputs(X_center), model.train_inputs[0].detach()
+        # The chain rule: gradients count in the original coordinates.
         weight = torch.ones_like(at)
         if getattr(model, "input_transform", None) is not None:
             weight = weight / model.input_transform.coefficient
-        cross = kernel_gradient(kernel, at, inputs)  # p x n x d
-        half = torch.linalg.solve_triangular(root, cross, upper=False)
-        covariance = prior_gradient_covariance(kernel, at) - half.mT @ half
+        _, half, covariance = model.gradient_covariance(at, root)  # p x n x d
         covariance = covariance * weight.unsqueeze(-1) * weight.unsqueeze(-2)
         trace = covariance.diagonal(dim1=-2, dim2=-1).sum()
         self.radial = radial = radial_kernel(kernel, inputs)
         scale, inverse = trace.new_ones(()), at.new_ones(at.shape[-1])
         if radial is not None:
             scale, inverse = radial.outputscale, radial.inverse_lengthscale
+            # Candidates lie near the first centre. With that point as the origin,
+            # squared distances as |z|^2 + |x|^2 - 2 z x lose no digits.
             whitened = (torch.cat([inputs, at]) - at[0]) * inverse
             self.register_buffer("_whitened", whitened)  # (n + p) x d
             self.register_buffer("_shift", -at[0] * inverse)
-            # What candidates are multiplied with to give squared distances.
             self.register_buffer("_factors", (-2 * whitened).mT.contiguous())
             self.register_buffer("_norms", whitened.square().sum(dim=-1))
         self._kernel = [kernel]  # in a list: the model registers it already
@@ -136,9 +139,11 @@ class GradientInformation(AcquisitionFunction):
         self.register_buffer("_twice_inverse", 2 * inverse)
         self.register_buffer("_noise", model.noise_variance.detach().squeeze() / scale)
         self.register_buffer("_weight", (weight * inverse).square().flatten() * scale)
+        # One triangular solve per evaluation instead of two: the rows of the gradients
+        # stand below those of the training points.
         half = (half / inverse).transpose(0, 1).flatten(1)  # n x p d
         self.register_buffer("_root", _joint_root(root, half) / scale.sqrt())
-        # The gradients' block is 1 in any units.
+        # The block of the gradients is the identity in any units.
         self._root[len(root) :, len(root) :].fill_diagonal_(1.0)
 
     @concatenate_pending_points
@@ -150,13 +155,13 @@ class GradientInformation(AcquisitionFunction):
             X: A ``batch_shape x q x d`` tensor.
 
         Returns:
-            A ``batch_shape`` tensor: the larger, the smaller the trace.
+            A ``batch_shape`` tensor: minus the traces.
         """
         self.model.check_points("X", X)
         return _MinusTrace.apply(self.model.transform_inputs(X), self)
 
     def trace(self, X: Tensor) -> Tensor:
-        """Return the trace itself: minus the acquisition value."""
+        """Return the trace itself, which is minus the acquisition value."""
         return -self(X)
 
 
@@ -184,7 +189,8 @@ class _MinusTrace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Tensor, acqf: GradientInformation) -> Tensor:
-        # Without the bookkeeping of autograd: a fifth of the time of a small problem.
+        # The gradient is computed now, while its parts are at hand. Inference mode
+        # saves a fifth of the time on small problems.
         with torch.inference_mode():
             Z = X.reshape(-1, *X.shape[-2:])  # b x q x d
             value, ctx.gradient = _evaluate(acqf, Z, ctx.needs_input_grad[0])
@@ -214,7 +220,7 @@ def _evaluate(
     S = torch.baddbmm(k.among_candidates, R, R.mT, alpha=-1)
     S.diagonal(dim1=-2, dim2=-1).add_(acqf._noise)
     half, info = torch.linalg.cholesky_ex(S)
-    if info.any():
+    if info.any():  # candidates coincide: only then pay for adding jitter
         half = psd_safe_cholesky(S)
     unweighted = torch.cholesky_solve(C, half)
     G = unweighted * acqf._weight  # b x q x p d
@@ -222,6 +228,7 @@ def _evaluate(
     if not needs_gradient:
         return value, None
     M = torch.bmm(G, unweighted.mT)  # b x q x q
+    # One solve with the transposed joint root subtracts U^T G and then applies L^-T.
     prior = torch.cat([torch.bmm(M, R), G], dim=-1).view(b * q, -1)
     solved = torch.linalg.solve_triangular(root.mT, prior.mT, upper=True).mT
     return value, k.pull_back(G, solved[:, :n], M).mul_(acqf._twice_inverse)
@@ -253,7 +260,7 @@ class _Covariances(Protocol):
 
 
 class _KernelCovariances:
-    """For any kernel: O(N q d) memory."""
+    """Covariances of any kernel, in O(N q d) memory."""
 
     def __init__(self, kernel: Kernel, Z: Tensor, acqf: GradientInformation) -> None:
         self._kernel, self._Z, self._acqf = kernel, Z, acqf
@@ -275,12 +282,10 @@ class _KernelCovariances:
 
 
 class _RadialCovariances:
-    r"""For radial kernels: sums over points are matrix products, O(N q) memory.
+    r"""Covariances of a radial kernel, in O(N q) memory: sums are matrix products.
 
     In whitened coordinates the gradient of k(z, x) in z is - rho (z - x), so that a
-    weighted sum over many x is (sum a) z - sum a x with a = weight * rho. The origin is
-    the (first) point whose gradient is wanted: near it, where candidates lie, squared
-    distances lose no digits.
+    weighted sum over many x is (sum a) z - sum a x with a = weight * rho.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How BoTorch's registry makes this library's acquisition functions."""
+"""Input constructors, with which BoTorch's registry makes acquisition functions."""
 
 from typing import Any
 
@@ -7,22 +7,33 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from torch import Tensor
 
+from botorch_dp._deprecated import warn_deprecated
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.acquisition.private_ucb import PrivateUpperConfidenceBound
 
 
 @acqf_input_constructor(GradientInformation)
 def construct_inputs_gradient_information(
-    model: Model, X_at: Tensor, X_pending: Tensor | None = None, **_: Any
+    model: Model,
+    X_center: Tensor | None = None,
+    X_pending: Tensor | None = None,
+    *,
+    X_at: Tensor | None = None,
+    **_: Any,
 ) -> dict[str, Any]:
     """Return the arguments of :class:`GradientInformation`.
 
     Args:
         model: A :class:`GradientGP`.
-        X_at: The point whose gradient is wanted.
+        X_center: The point whose gradient is wanted.
         X_pending: Points under evaluation.
+        X_at: The deprecated name of ``X_center``.
     """
-    return {"model": model, "X_at": X_at, "X_pending": X_pending}
+    # Not @renamed_argument: BoTorch reads the names of arguments from the signature.
+    if X_at is not None:
+        warn_deprecated("X_at=", "X_center=")
+        X_center = X_at
+    return {"model": model, "X_center": X_center, "X_pending": X_pending}
 
 
 @acqf_input_constructor(PrivateUpperConfidenceBound)
@@ -41,11 +52,11 @@ def construct_inputs_private_ucb(
 
     Args:
         model: A single-outcome model.
-        step: The step t, the first is 1.
+        step: The step t, starting at 1.
         num_candidates: The number of candidates.
         delta: The probability that the bounds of the release may fail.
-        constants: Which constants.
-        posterior_transform: Makes one outcome of several.
+        constants: The constants, see :func:`ucb_beta`.
+        posterior_transform: Combines several outcomes into one.
         maximize: False if the model predicts losses.
         X_pending: Points under evaluation, which are not supported.
     """

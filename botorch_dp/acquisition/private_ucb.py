@@ -1,6 +1,6 @@
 r"""The upper confidence bound of private Bayesian optimization, and its schedule.
 
-Algorithm 1 of [Kusner2015dpbo]_ looks next at
+Algorithm 1 of [Kusner2015dpbo]_ evaluates next
 
 .. math::
     \lambda_t = \arg\max_{\lambda \in \Lambda}
@@ -13,7 +13,7 @@ References:
     .. [Kusner2015dpbo] M. J. Kusner, J. R. Gardner, R. Garnett and K. Q. Weinberger.
         Differentially Private Bayesian Optimization. ICML 2015. Algorithm 1.
     .. [Kusner2015workshop] The same authors and title, workshop version. Its equation 2
-        has the standard deviation under the root with the weight: a misprint.
+        has a misprint: the standard deviation stands under the root.
     .. [Srinivas2010gpucb] N. Srinivas, A. Krause, S. Kakade and M. Seeger. Gaussian
         Process Optimization in the Bandit Setting: No Regret and Experimental Design.
         ICML 2010. Lemma 5.1 and Theorem 1.
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from botorch_dp._validation import check_choice, check_count, check_probability
 
-#: Which constants: the ones whose proof adds up, or those that were printed.
+#: The constants whose proof is complete, and those printed in the two papers.
 CONSTANTS = ("repaired", "icml2015", "workshop")
 
 
@@ -41,16 +41,16 @@ def ucb_beta(
     .. math::
         \beta_t = 2 \log \frac{|\Lambda| \, t^2 \pi^2}{2 \delta}
 
-    **Repaired.** Given what was observed before step t, each :math:`f(\lambda)` is
-    normal, so that some candidate's is outside
-    :math:`\mu_{t-1} \pm \sqrt{\beta_t} \sigma_{t-1}` with probability
-    :math:`|\Lambda| e^{-\beta_t / 2} = 2 \delta / (\pi^2 t^2)` at most. Over all t this
-    adds up to :math:`\delta / 3`, the share that the theorems of [Kusner2015dpbo]_ have
-    for it. Both papers print a 3 for the 2, which adds up to :math:`\delta / 2`; with
-    two data sets and the change between them that is :math:`4 \delta / 3` in all.
+    **Repaired.** Given the observations before step t, each :math:`f(\lambda)` is
+    normal, so that some candidate lies outside
+    :math:`\mu_{t-1} \pm \sqrt{\beta_t} \sigma_{t-1}` with probability at most
+    :math:`|\Lambda| e^{-\beta_t / 2} = 2 \delta / (\pi^2 t^2)`. The sum over all t is
+    :math:`\delta / 3`, the share that the theorems of [Kusner2015dpbo]_ allow. Both
+    papers print a 3 instead of the 2, whose sum is :math:`\delta / 2`; with two data
+    sets and the change between them the total is then :math:`4 \delta / 3`.
 
     Args:
-        step: The step t, the first is 1.
+        step: The step t, starting at 1.
         num_candidates: The number of candidates, :math:`|\Lambda|`.
         delta: The probability that the bounds of the release may fail.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
@@ -78,25 +78,25 @@ def ucb_beta(
 class PrivateUpperConfidenceBound(UpperConfidenceBound):
     r"""The posterior mean plus :math:`\sqrt{\beta_t}` standard deviations.
 
-    **It is named after the paper and releases nothing by itself.** Its values, and the
-    point that maximizes it, depend on the model's targets. If these are private, so is
-    the point: Algorithm 1 runs on private values inside, and only its end result
-    leaves, through a mechanism. The point may be published only if the targets are
-    public or releases themselves.
+    **It is named after the paper but does not make anything private.** Its values, and
+    the point that maximizes it, depend on the model's targets. If the targets are
+    private, so is the point: Algorithm 1 computes on private values and releases only
+    its final result, through a mechanism. Publish the point only if the targets are
+    public or were released by a mechanism.
 
-    Otherwise it is BoTorch's ``UpperConfidenceBound`` with :func:`ucb_beta` for
-    ``beta``; make a new one for every step. A continuous domain has no number of
-    candidates: pass that of the finite set among which the release will choose.
+    It is BoTorch's ``UpperConfidenceBound`` with ``beta`` from :func:`ucb_beta`; create
+    a new one for every step. In a continuous domain, pass the size of the finite set
+    from which the release will choose.
 
     Args:
         model: A single-outcome model, fixed or fitted on public data.
-        step: The step t, the first is 1.
+        step: The step t, starting at 1.
         num_candidates: The number of candidates.
         delta: The probability that the bounds of the release may fail.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
-        posterior_transform: Makes one outcome of several.
-        maximize: False if the model predicts losses: then minus the mean is used.
-        X_pending: None. Pending points are not supported.
+        posterior_transform: Combines several outcomes into one.
+        maximize: False if the model predicts losses; the mean is then negated.
+        X_pending: Must be None; pending points are not supported.
 
     Attributes:
         beta: The weight of the variance, as a tensor.
@@ -142,8 +142,8 @@ class PrivateUpperConfidenceBound(UpperConfidenceBound):
             posterior_transform=posterior_transform,
             maximize=maximize,
         )
-        # In double precision, and not on the default device: an evaluation moves it to
-        # the dtype and device of its points.
+        # Double precision on the CPU: an evaluation moves it to the dtype and device of
+        # its points.
         self.beta = torch.tensor(beta, dtype=torch.float64, device="cpu")
         self.step, self.num_candidates = step, num_candidates
         if X_pending is not None:

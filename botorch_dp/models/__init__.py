@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from botorch_dp.models.fourier import FourierFeatures
     from botorch_dp.models.gradient_gp import GradientGP
     from botorch_dp.models.gradient_posterior import GradientPosterior
+    from botorch_dp.models.gradient_weights import GradientWeights
     from botorch_dp.models.kernels.dataset_kernel import (
         DatasetKernel,
         dataset_correlation,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     )
     from botorch_dp.models.surrogates.padded_dictionary import (
         PaddedDictionary,
-        PaddedGradient,
+        PaddedGradient,  # noqa: F401 (deprecated)
     )
     from botorch_dp.models.surrogates.stencil import Stencil
     from botorch_dp.models.surrogates.wasserstein import (
@@ -55,12 +56,12 @@ __all__ = [
     "GradientGP",
     "GradientPosterior",
     "GradientSurrogate",
+    "GradientWeights",
     "KernelDictionary",
     "LeaveOneOut",
     "LinearModels",
     "NystromSurrogate",
     "PaddedDictionary",
-    "PaddedGradient",
     "RadialKernel",
     "RandomFeatureSurrogate",
     "Stencil",

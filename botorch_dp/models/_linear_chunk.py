@@ -10,11 +10,11 @@ from torch.nn.functional import pad
 
 from botorch_dp.models.fourier import FourierFeatures
 
-# Rounding of size u moves the eigenvalues of a matrix of trace c by about u c; noise
-# counts for no less than this many times that.
+# Rounding of size u moves the eigenvalues of a matrix of trace c by about u c, and the
+# noise is at least 8 times that.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
-# Rows of a factor that are kept together. Measured with 10,000 factors at t = 70: put
-# together in 0.02 s, one by one in 0.16 s; 218 MB, and 392 MB as squares.
+# How many rows of a factor are stored together. With 10,000 factors at t = 70, assembly
+# took 0.02 s, row by row 0.16 s; blocks took 218 MB, squares 392 MB.
 BLOCK = 8
 
 
@@ -32,7 +32,7 @@ class LinearChunk:
     ) -> None:
         self.features = features
         self.noise = noise_variance
-        # Features are no longer than sqrt(2 outputscale), and there are fewer than M.
+        # Features have length sqrt(2 outputscale) at most, and t < M.
         trace = 2 * features.outputscale * features.num_features
         self.short_noise = max(noise_variance, _ROUNDING * trace)
         like = features.frequencies
@@ -41,7 +41,7 @@ class LinearChunk:
         self.inputs = like.new_zeros(size, 0, features.dim)
         self.values = like.new_zeros(size, 0)
         # The lower triangles of the factors: block i is c x 8 x 8 (i + 1). The first
-        # few of their rows are up to date.
+        # `known` of their rows are up to date.
         self.blocks: list[Tensor] = []
         self.known = 0
         # Phi^T Phi and Phi^T y, once an agent has M observations.
@@ -49,7 +49,7 @@ class LinearChunk:
         self.moments: Tensor | None = None
 
     def append(self, X: Tensor, y: Tensor, where: Tensor) -> None:
-        """Add ``c x k`` observations of the agents that ``where`` names."""
+        """Add ``c x k`` observations of the agents given by ``where``."""
         most = self.features.num_features - 1
         after = self.counts + X.shape[1] * where
         if self.gram is None and int(after.max()) > most:
@@ -69,7 +69,7 @@ class LinearChunk:
         self.counts = after
 
     def _append_short(self, X: Tensor, y: Tensor, where: Tensor, size: int) -> None:
-        """Put each agent's observations after its last one, up to ``size`` in all."""
+        """Add each agent's observations after its last one, up to ``size`` in total."""
         steps = torch.arange(X.shape[1], device=X.device)
         columns = self.counts.unsqueeze(-1) + steps  # c x k
         agents, kept = ((columns < size) & where.unsqueeze(-1)).nonzero(as_tuple=True)
@@ -90,7 +90,7 @@ class LinearChunk:
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks the factors take, which the owner has to provide."""
+        """The number of blocks of the factors, which the owner must allocate."""
         return math.ceil(self.inputs.shape[1] / BLOCK)
 
     def mean(self) -> Tensor:
@@ -109,7 +109,7 @@ class LinearChunk:
         short = long = None
         if self.any_short:
             # Matheron: w = w0 + Phi^T (Phi Phi^T + s^2 I)^-1 (y - Phi w0 - e0). Rows
-            # without an observation have zero features and so add nothing.
+            # without an observation have zero features and no effect.
             phi = self._short_features()
             size = phi.shape[1]
             residuals = self.values - (phi @ prior.unsqueeze(-1)).squeeze(-1)
@@ -125,7 +125,7 @@ class LinearChunk:
         return bool((self.counts < self.features.num_features).any())
 
     def _choose(self, short: Tensor | None, long: Tensor | None) -> Tensor:
-        """Take the one that an agent would compute were it alone."""
+        """Select, for each agent, the result for its number of observations."""
         if long is None:
             assert short is not None
             return short
@@ -159,7 +159,7 @@ class LinearChunk:
         square = new @ new.mT - cross @ cross.mT
         square.diagonal(dim1=-2, dim2=-1).add_(self.short_noise)
         factor[:, known:, :known] = cross
-        # Not cholesky, which raises because of values.
+        # cholesky would raise, depending on private values.
         factor[:, known:, known:], _ = torch.linalg.cholesky_ex(square)
         self._keep(factor)
         return factor
@@ -197,7 +197,7 @@ class LinearChunk:
         return whole.squeeze(-1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything but factors."""
+        """Return everything except the factors."""
         return {
             "counts": self.counts.clone(),
             "inputs": self.inputs.clone(),

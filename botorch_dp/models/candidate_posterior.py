@@ -7,9 +7,8 @@ observation adds a row to V, after which the posterior at all candidates is
     \mu = V^\top L^{-1} y, \qquad
     \sigma^2 = k(\lambda, \lambda) - \sum_t V_{t \lambda}^2.
 
-That is O(N t) for the t-th observation and N candidates, where factorizing anew and
-solving would be O(t^3 + N t^2). Variances depend on public points only; means on what
-was observed.
+The t-th observation costs O(N t) for N candidates, compared with O(t^3 + N t^2) for a
+new factorization. Variances depend on public points only, means also on the values.
 """
 
 import math
@@ -18,7 +17,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
 
@@ -28,10 +27,10 @@ class CandidatePosterior:
     Args:
         kernel: The covariance function, its hyperparameters fixed.
         candidates: An ``N x d`` tensor.
-        noise_variance: The variance of the observations' noise; it counts for no less
-            than rounding does.
-        max_observations: How many observations there can be; memory for all of them is
-            taken at once, N numbers each.
+        noise_variance: The variance of the observations' noise; at least about the
+            rounding error.
+        max_observations: The largest number of observations. Memory for all of them, N
+            numbers each, is allocated at once.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel
@@ -53,13 +52,10 @@ class CandidatePosterior:
         noise_variance: float,
         max_observations: int,
     ) -> None:
-        if not isinstance(candidates, Tensor) or candidates.dim() != 2:
-            raise InvalidArgumentError(
-                f"candidates must be an N x d tensor, got {candidates!r}."
-            )
+        check_tensor("candidates", candidates, ("N", "d"))
         check_count("max_observations", max_observations)
         self._kernel, self._candidates = kernel, candidates
-        # No less than rounding makes of the variance at a point seen before.
+        # At least the error that rounding makes in the variance at an observed point.
         rounding = 8 * torch.finfo(candidates.dtype).eps * math.sqrt(max_observations)
         self.noise_variance = max(
             check_positive("noise_variance", noise_variance), rounding
@@ -72,27 +68,26 @@ class CandidatePosterior:
 
     @property
     def num_observations(self) -> int:
-        """How many observations there are."""
+        """The number of observations."""
         return self._size
 
     @torch.no_grad()
     def observe(self, index: int, value: float | Tensor = 0.0) -> None:
-        """Take one observation at a candidate into account.
+        """Condition on one observation at a candidate.
 
         Args:
-            index: Which candidate.
-            value: What was observed; variances do not depend on it.
+            index: The index of the candidate.
+            value: The observed value; variances do not depend on it.
         """
         if self._size == len(self._rows):
             raise InvalidArgumentError(
-                f"max_observations must be above {self._size}, of which there are that "
-                "many already."
+                f"max_observations must be above {self._size} for one more observation."
             )
         rows, t = self._rows[: self._size], self._size
         factor = rows[:, index].clone()  # L^-1 k(D, z)
         z = self._candidates[index].unsqueeze(0)
         prior = self._kernel(z, self._candidates).to_dense().squeeze(0)
-        # What rounding may leave of the variance at a point seen before.
+        # Rounding can make the variance at an observed point negative.
         left = (self.variance[index] + self.noise_variance).clamp(
             min=self.noise_variance
         )

@@ -1,4 +1,4 @@
-r"""Cholesky factors that gain and lose rows: pure functions, batched, without autograd.
+r"""Append rows to Cholesky factors, and delete them: batched, without autograd.
 
 References:
     .. [Gill1974updating] P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders. Methods
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-# Columns updated at a time: large enough that a small factor takes one pass, small
-# enough that a block of a large one stays in the cache.
+# The number of columns that are updated at once: large enough that a small factor needs
+# one pass, small enough that a block of a large factor fits in the cache.
 _BLOCK = 128
 
 
@@ -26,8 +26,8 @@ def append_rows(factor: Tensor, cross: Tensor, block: Tensor) -> Tensor | None:
         block: The ``batch_shape x b x b`` covariance P of the new points.
 
     Returns:
-        The ``batch_shape x (M + b) x (M + b)`` factor, in memory of its own; None if
-        the matrix is not positive definite but for rounding.
+        The ``batch_shape x (M + b) x (M + b)`` factor, in new memory; None if the
+        matrix, rounded, is not positive definite.
     """
     old, new = factor.shape[-1], factor.shape[-1] + block.shape[-1]
     A = torch.linalg.solve_triangular(factor, cross.mT, upper=False).mT
@@ -45,17 +45,17 @@ def delete_row(factor: Tensor, index: Tensor) -> Tensor:
     r"""Factorize K without a row and column, in :math:`O(M^2)`.
 
     The rows after it satisfy :math:`L_{33}' L_{33}'^T = L_{33} L_{33}^T + v v^T`, with
-    v what they held in its column. Nothing is subtracted: rounding cannot make it fail.
+    v their entries in its column. Nothing is subtracted: rounding cannot make it fail.
 
     Args:
         factor: The ``batch_shape x M x M`` factor L.
         index: Which row, a ``batch_shape`` tensor.
 
     Returns:
-        The ``batch_shape x (M - 1) x (M - 1)`` factor, in memory of its own.
+        The ``batch_shape x (M - 1) x (M - 1)`` factor, in new memory.
     """
     rows = drop(factor, index, dim=-2)
-    # Zero in the rows before the index, which are left as they are without a branch.
+    # Zero in the rows before the index: the update does not change them.
     v = rows.take_along_dim(index[..., None, None], dim=-1).squeeze(-1)
     smaller = drop(rows, index, dim=-1)
     first = int(index.min())
@@ -84,11 +84,12 @@ def _rank_one_update_(factor: Tensor, v: Tensor) -> None:
         \sqrt{t_j / t_{j-1}} L_j
         + p_j / \sqrt{t_j t_{j-1}} (v - \sum_{i \le j} L_i p_i),
 
-    method C1 of [Gill1974updating]_ with a cumulative sum in place of its loop. The
-    remainder in parentheses is also the sum of :math:`L_i p_i` over i > j, but these
-    terms can be large and cancel: 400 times the backward error at condition 1e14, where
-    the form above was as accurate as Givens rotations. A block of columns leaves to the
-    next the vector :math:`v'` of :math:`[L, v] Q = [L', v']`, Q orthogonal.
+    method C1 of [Gill1974updating]_ with a cumulative sum instead of its loop. The
+    remainder in parentheses also equals the sum of :math:`L_i p_i` over i > j, but
+    these terms can be large and cancel: at condition 1e14 the backward error was 400
+    times larger, while the form above was as accurate as Givens rotations. A block of
+    columns passes on to the next the vector :math:`v'` of :math:`[L, v] Q = [L', v']`,
+    Q orthogonal.
     """
     for start in range(0, factor.shape[-1], _BLOCK):
         columns = factor[..., start:, start : start + _BLOCK]
@@ -99,5 +100,5 @@ def _rank_one_update_(factor: Tensor, v: Tensor) -> None:
         previous = pad(root_t[..., :-1], (1, 0), value=1.0)
         remainder = v.unsqueeze(-1) - (columns * p).cumsum(dim=-1)
         columns.mul_(root_t / previous).addcmul_(remainder, p / (root_t * previous))
-        head.tril_()  # where the remainder is zero but for rounding
+        head.tril_()  # above the diagonal only rounding errors are left
         v = remainder[..., size:, -1] / root_t[..., -1]

@@ -1,8 +1,9 @@
-r"""A dictionary of public points whose Cholesky factor follows as points come and go.
+r"""Public points with a Cholesky factor that is updated as points come and go.
 
 With :math:`D` the points, :math:`K = k(D, D) + s^2 I` and :math:`L L^T = K`, appending
-b points costs :math:`O(M^2 b)`, deleting one :math:`O(M^2)`, and what the posterior
-would be without each of the points comes from one :math:`K^{-1}` instead of M refits.
+b points costs :math:`O(M^2 b)`, deleting one :math:`O(M^2)`, and one :math:`K^{-1}`
+gives the posterior without each of the points, instead of M refits
+([Rasmussen2006gp]_).
 
 Everything here is geometry: it depends on public points and fixed hyperparameters.
 Private losses enter only as a right-hand side, linearly; nothing looks at their values.
@@ -14,20 +15,19 @@ References:
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import check_count, check_like, check_positive, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.cholesky import append_rows, delete_row, drop
 
 # Rounding errors of size u in a kernel matrix move its eigenvalues by about u sqrt(M).
-# Measured with clustered points, M = 400, both dtypes: 1 such unit of noise is not
-# enough to keep the factor, 4 always were.
+# Measured with clustered points, M = 400, both dtypes: the factorization failed with 1
+# such unit of noise and never with 4.
 _ROUNDING = 8.0
 
 
@@ -52,22 +52,19 @@ class LeaveOneOut:
         r"""``batch_shape x M``: the trace of :math:`\Sigma_{-j} - \Sigma`."""
         return self.weights.square().sum(dim=-2) / self.inverse_diagonal
 
-    @property
-    def covariance_increase(self) -> Tensor:
-        r"""``batch_shape x M x t x t``: :math:`\Sigma_{-j} - \Sigma`."""
-        columns = self.weights.mT.unsqueeze(-1)  # batch_shape x M x t x 1
-        return columns * columns.mT / self.inverse_diagonal[..., None, None]
-
 
 @torch.no_grad()
 def nearest_points(kernel: Kernel, points: Tensor, x: Tensor, window: int) -> Tensor:
-    """Find the points nearest to x in the kernel's own metric.
+    r"""Find the points nearest to x in the kernel's own metric.
+
+    That is :math:`k(x, x) - 2 k(x, z) + k(z, z)`: for a stationary kernel the order
+    of Euclidean distances after division by the length scales.
 
     Args:
         kernel: The covariance function.
         points: A ``batch_shape x M x d`` tensor.
         x: A ``batch_shape x d`` tensor.
-        window: How many points; all if there are fewer.
+        window: How many points to return; all if there are fewer.
 
     Returns:
         A ``batch_shape x min(window, M)`` tensor of indices, the nearest first.
@@ -82,13 +79,13 @@ class KernelDictionary:
 
     Every element of a batch has its own points, and the same number M of them. To
     change some elements only, append to all and let the others delete the last point
-    again: that leaves their factor as it was, to the bit.
+    again: that leaves their factor unchanged, to the bit.
 
-    Points may repeat: :math:`s^2` keeps K positive definite. It counts for no less than
-    rounding does, :math:`8 u \sqrt M` of the prior variance with u the rounding unit
-    (at M = 1700, 7e-14 in double and 4e-5 in single precision); should that not
-    suffice, K is factorized anew with ten times as much. Tensors handed out are not
-    changed by later calls.
+    Points may repeat, since :math:`s^2` keeps K positive definite. The noise is at
+    least :math:`8 u \sqrt M` of the prior variance, with u the rounding unit (at
+    M = 1700, 7e-14 in double and 4e-5 in single precision). If that is not enough, K is
+    factorized again with ten times as much. Later calls do not change tensors that were
+    returned before.
 
     Args:
         kernel: The covariance function. A copy is kept, its hyperparameters fixed and
@@ -108,32 +105,18 @@ class KernelDictionary:
         >>> K += 1e-4 * torch.eye(3, dtype=torch.float64)
         >>> torch.allclose(dictionary.cholesky, torch.linalg.cholesky(K))
         True
-        >>> window = dictionary.nearest(points[2], window=2)
-        >>> window
-        tensor([1, 2])
-        >>> dictionary.subset(window).num_points
-        2
     """
 
     def __init__(
         self, kernel: Kernel, points: Tensor, *, noise_variance: float = 1e-6
     ) -> None:
-        if not isinstance(points, Tensor) or points.dim() < 2:
-            raise InvalidArgumentError(
-                f"points must be a batch_shape x M x d tensor, got {points!r}."
-            )
-        if points.dtype not in (torch.float32, torch.float64):
-            raise InvalidArgumentError(
-                "points must have dtype torch.float32 or torch.float64, got "
-                f"{points.dtype}."
-            )
+        check_tensor("points", points, ("...", "M", "d"), finite=True, allow_empty=True)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False).eval().to(points)
         self._inverse_diagonal: Tensor | None = None
         self._rounding = _ROUNDING * torch.finfo(points.dtype).eps
         self._points = points.detach()[..., :0, :]
         self._factor = points.new_empty(*points.shape[:-2], 0, 0)
-        self._check_points("points", points, "M")
         self._grow(*self._nothing(), points)
 
     @property
@@ -172,7 +155,9 @@ class KernelDictionary:
         Args:
             X: A ``batch_shape x b x d`` tensor.
         """
-        self._check_points("X", X, "b")
+        shape = (*self.batch_shape, "b", self._points.shape[-1])
+        check_like("X", X, shape, self._points)
+        check_tensor("X", X, finite=True)
         self._grow(self._points, self._factor, X)
 
     @torch.no_grad()
@@ -185,18 +170,19 @@ class KernelDictionary:
         if not isinstance(index, Tensor):
             index = check_count("index", index, minimum=0)
             index = torch.full(self.batch_shape, index, device=self.device)
-        self._check_indices("index", index, self.batch_shape)
+        check_like("index", index, self.batch_shape, self._points, dtype=torch.int64)
+        if ((index < 0) | (index >= self.num_points)).any():
+            raise InvalidArgumentError(
+                "index must be at least 0 and below the number of points, "
+                f"{self.num_points}, got {index.tolist()}."
+            )
         factor = delete_row(self._factor, index)
         self._points, self._factor = drop(self._points, index, dim=-2), factor
         self._inverse_diagonal = None
 
-    def refresh(self) -> None:
-        """Factorize anew, in O(M^3), to remove whatever rounding has accumulated."""
-        self._grow(*self._nothing(), self._points)
-
     def solve(self, rhs: Tensor) -> Tensor:
         r"""Return :math:`K^{-1}` times ``rhs``, a ``batch_shape x M x m`` tensor."""
-        self._check("rhs", rhs, *self.batch_shape, self.num_points, "m")
+        check_like("rhs", rhs, (*self.batch_shape, self.num_points, "m"), self._points)
         # Measured at M = 1700: half the time of torch.cholesky_solve.
         half = torch.linalg.solve_triangular(self._factor, rhs, upper=False)
         return torch.linalg.solve_triangular(self._factor.mT, half, upper=True)
@@ -212,70 +198,16 @@ class KernelDictionary:
         return self._inverse_diagonal
 
     def leave_one_out(self, cross_covariance: Tensor) -> LeaveOneOut:
-        r"""Say what the posterior of some targets would lose with each of the points.
+        r"""Return what the posterior of some targets loses with each of the points.
 
         Args:
             cross_covariance: A ``batch_shape x t x M`` tensor C: the prior covariance
                 of t targets (such as the gradient at some point) with the values at D.
         """
         C = cross_covariance
-        self._check("cross_covariance", C, *self.batch_shape, "t", self.num_points)
+        shape = (*self.batch_shape, "t", self.num_points)
+        check_like("cross_covariance", C, shape, self._points)
         return LeaveOneOut(self.solve(C.mT).mT, self.inverse_diagonal())
-
-    def leave_one_out_predictions(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Predict every target from all others ([Rasmussen2006gp]_, equation 5.12).
-
-        Args:
-            targets: A ``batch_shape x M x m`` tensor of m sets of observations at D.
-
-        Returns:
-            The ``batch_shape x M x m`` means :math:`y_j - [K^{-1} y]_j / [K^{-1}]_{jj}`
-            and the ``batch_shape x M`` variances :math:`1 / [K^{-1}]_{jj}` of an
-            observation, noise included.
-        """
-        self._check("targets", targets, *self.batch_shape, self.num_points, "m")
-        diagonal = self.inverse_diagonal()
-        return targets - self.solve(targets) / diagonal.unsqueeze(-1), 1.0 / diagonal
-
-    @torch.no_grad()
-    def nearest(self, x: Tensor, window: int) -> Tensor:
-        r"""Find the nearest points in the kernel's own metric.
-
-        That is :math:`k(x, x) - 2 k(x, z) + k(z, z)`: for a stationary kernel the order
-        of Euclidean distances after division by the length scales.
-
-        Args:
-            x: A ``batch_shape x d`` tensor.
-            window: How many points; all if there are fewer.
-
-        Returns:
-            A ``batch_shape x min(window, M)`` tensor of indices, the nearest first.
-        """
-        check_count("window", window)
-        self._check_points("x", x)
-        return nearest_points(self.kernel, self._points, x, window)
-
-    def subset(self, indices: Tensor) -> "KernelDictionary":
-        """Return a dictionary of some of the points, such as the nearest, in O(w^3).
-
-        Args:
-            indices: A ``batch_shape x w`` tensor.
-        """
-        self._check_indices("indices", indices, (*self.batch_shape, "w"))
-        chosen = self._points.take_along_dim(indices.unsqueeze(-1), dim=-2)
-        smaller = copy.copy(self)
-        smaller._grow(*self._nothing(), chosen)
-        return smaller
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the points, from which :meth:`load_state_dict` rebuilds the factor."""
-        return {"points": self._points.clone()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Replace the points by those of :meth:`state_dict`, and factorize anew."""
-        points = state_dict["points"].to(self._points)
-        self._check_points("points", points, "M")
-        self._grow(*self._nothing(), points)
 
     @torch.no_grad()
     def _grow(self, points: Tensor, factor: Tensor, X: Tensor) -> None:
@@ -315,48 +247,3 @@ class KernelDictionary:
                 f"{shape}, got {tuple(covariance.shape)}."
             )
         return covariance
-
-    def _check_points(self, name: str, value: Tensor, *rows: str) -> None:
-        self._check(name, value, *self.batch_shape, *rows, self._points.shape[-1])
-        finite = value.isfinite()
-        if not finite.all():
-            raise InvalidArgumentError(
-                f"{name} must be finite, got {value[~finite][0].item()!r} in it."
-            )
-
-    def _check_indices(
-        self, name: str, value: Tensor, shape: tuple[int | str, ...]
-    ) -> None:
-        self._check(name, value, *shape, dtype=torch.int64)
-        if ((value < 0) | (value >= self.num_points)).any():
-            raise InvalidArgumentError(
-                f"{name} must be at least 0 and below the number of points, "
-                f"{self.num_points}, got {value.tolist()}."
-            )
-
-    def _check(
-        self,
-        name: str,
-        value: Tensor,
-        *shape: int | str,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """Check type, shape (a letter stands for any size), dtype and device."""
-        if not isinstance(value, Tensor):
-            raise InvalidArgumentError(
-                f"{name} must be a torch.Tensor, got {type(value).__name__}."
-            )
-        if value.dim() != len(shape) or any(
-            isinstance(expected, int) and size != expected
-            for size, expected in zip(value.shape, shape, strict=True)
-        ):
-            raise InvalidArgumentError(
-                f"{name} must have shape {' x '.join(map(str, shape)) or '()'}, got "
-                f"{tuple(value.shape)}."
-            )
-        dtype = dtype or self.dtype
-        if value.dtype != dtype or value.device != self.device:
-            raise InvalidArgumentError(
-                f"{name} must be {dtype} on {self.device}, got {value.dtype} on "
-                f"{value.device}."
-            )

@@ -8,10 +8,11 @@ phases :math:`b_i` uniform on :math:`[0, 2\pi)`,
     E[\phi(x)^T \phi(x')] = k(x, x').
 
 Agents that exchange weights :math:`\omega` of :math:`f(x) = \phi(x)^T \omega` must all
-have the same :math:`\phi` [Dai2021dpfts]_. It is made here from published numbers only:
+use the same :math:`\phi` [Dai2021dpfts]_. It depends on published numbers only:
 hyperparameters, M and a seed.
 
-This module needs torch and numpy, GPyTorch in :meth:`FourierFeatures.from_kernel` only.
+This module needs torch and numpy. Only :meth:`FourierFeatures.from_kernel` needs
+GPyTorch.
 
 References:
     .. [Rahimi2007features] A. Rahimi and B. Recht. Random Features for Large-Scale
@@ -31,31 +32,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import (
+    check_count,
+    check_like,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 
 if TYPE_CHECKING:
     from gpytorch.kernels import Kernel
 
-_DTYPES = (torch.float32, torch.float64)
-
 
 class FourierFeatures:
     r"""A feature map :math:`\phi: R^D \to R^M` of cosines.
 
-    Make it with :meth:`draw` or :meth:`from_kernel`; the constructor takes frequencies
-    and phases as they are.
+    Create it with :meth:`draw` or :meth:`from_kernel`; the constructor uses the given
+    frequencies and phases.
 
     With ``normalize=True``, as in the scripts of [Dai2021dpfts]_, features are
     :math:`\sigma \cos(W x + b) / \|\cos(W x + b)\|`, so that the prior variance
     :math:`\phi(x)^T \phi(x)` is :math:`\sigma^2` at every point and not only in
     expectation.
 
-    **What agents share.** Frequencies and phases come from numpy's PCG64, seeded, in
-    double precision on the CPU: the same numbers on every machine and device. Numpy may
-    change how it makes normal numbers in a later version, so publish
-    :attr:`fingerprint` with the seed and compare. Cosines are then equal up to
-    rounding.
+    **What agents share.** Frequencies and phases come from numpy's seeded PCG64, in
+    double precision on the CPU, and are the same on every machine and device. A later
+    version of numpy may draw other normal numbers, so publish :attr:`fingerprint`
+    together with the seed and compare. Cosines are then equal up to rounding.
 
     Args:
         frequencies: An ``M x D`` tensor W.
@@ -74,7 +77,7 @@ class FourierFeatures:
         True
     """
 
-    # BoTorch's gen_kernel_features does not fit: it draws from torch's global generator
+    # Why not BoTorch's gen_kernel_features: it draws from torch's global generator
     # (Sobol points, no seed), takes no frequencies, and imports all of BoTorch.
 
     def __init__(
@@ -85,29 +88,10 @@ class FourierFeatures:
         outputscale: float = 1.0,
         normalize: bool = True,
     ) -> None:
-        if (
-            not isinstance(frequencies, Tensor)
-            or frequencies.dim() != 2
-            or 0 in frequencies.shape
-            or frequencies.dtype not in _DTYPES
-        ):
-            raise InvalidArgumentError(
-                "frequencies must be an M x D tensor of float32 or float64, got "
-                f"{_describe(frequencies)}."
-            )
-        if (
-            not isinstance(phases, Tensor)
-            or phases.shape != frequencies.shape[:1]
-            or phases.dtype != frequencies.dtype
-            or phases.device != frequencies.device
-        ):
-            raise InvalidArgumentError(
-                f"phases must be a {frequencies.dtype} tensor of shape "
-                f"({len(frequencies)},) on {frequencies.device}, got "
-                f"{_describe(phases)}."
-            )
-        if not (frequencies.isfinite().all() and phases.isfinite().all()):
-            raise InvalidArgumentError("frequencies and phases must be finite.")
+        check_tensor("frequencies", frequencies, ("M", "D"))
+        check_like("phases", phases, frequencies.shape[:1], frequencies)
+        check_tensor("frequencies", frequencies, finite=True)
+        check_tensor("phases", phases, finite=True)
         self.frequencies = frequencies.detach()
         self.phases = phases.detach()
         self.outputscale = check_positive("outputscale", outputscale)
@@ -124,38 +108,29 @@ class FourierFeatures:
         outputscale: float = 1.0,
         normalize: bool = True,
     ) -> "FourierFeatures":
-        r"""Draw features of a kernel that is stated by its hyperparameters.
+        r"""Draw features of a kernel with given hyperparameters.
 
         The spectral density of an RBF kernel is normal with standard deviation
-        :math:`1 / l_j` in dimension j; that of a Matern kernel a multivariate t with
+        :math:`1 / l_j` in dimension j. That of a Matern kernel is a multivariate t with
         :math:`2 \nu` degrees of freedom and the same scales.
 
         Args:
             lengthscale: A ``D`` tensor of length scales :math:`l_j`. Features have its
                 dtype and device.
             num_features: The number of features M.
-            seed: A whole number that all agents are told.
+            seed: The seed, a whole number that all agents share.
             nu: The smoothness of a Matern kernel, any number above 0, or ``"rbf"``.
             outputscale: The variance :math:`\sigma^2` of the kernel.
             normalize: Whether features have the same length at every point.
         """
-        if (
-            not isinstance(lengthscale, Tensor)
-            or lengthscale.dim() != 1
-            or lengthscale.numel() == 0
-            or lengthscale.dtype not in _DTYPES
-        ):
-            raise InvalidArgumentError(
-                "lengthscale must be a D tensor of float32 or float64, one length "
-                f"scale a dimension, got {_describe(lengthscale)}."
-            )
+        check_tensor("lengthscale", lengthscale, ("D",), meaning="one per dimension")
         scales = lengthscale.detach().cpu().double()
         if not (scales.isfinite().all() and (scales > 0).all()):
             raise InvalidArgumentError(
                 f"lengthscale must be finite and above 0, got {lengthscale.tolist()}."
             )
         num_features = check_count("num_features", num_features)
-        # Not default_rng, whose generator may change from one numpy to the next.
+        # Not default_rng, whose generator may differ between versions of numpy.
         generator = np.random.Generator(
             np.random.PCG64(check_count("seed", seed, minimum=0))
         )
@@ -184,8 +159,8 @@ class FourierFeatures:
     ) -> "FourierFeatures":
         """Draw features of a GPyTorch kernel, with its dtype and device.
 
-        Two kernels that were fitted to equal values may differ in the last digit:
-        agents who are to share features should be told the values, for :meth:`draw`.
+        Two kernels that were fitted to equal values may differ in the last digit.
+        Agents that share features should agree on the values and use :meth:`draw`.
 
         Args:
             kernel: RBF or Matern, with one length scale or one for each dimension, also
@@ -193,11 +168,11 @@ class FourierFeatures:
             dim: The number of dimensions D. Where the kernel is not active, frequencies
                 are zero.
             num_features: The number of features M.
-            seed: A whole number that all agents are told.
+            seed: The seed, a whole number that all agents share.
             normalize: Whether features have the same length at every point.
 
         Raises:
-            UnsupportedKernelError: If the kernel is another.
+            UnsupportedKernelError: If it is another kernel.
 
         Example:
             >>> from gpytorch.kernels import MaternKernel, ScaleKernel
@@ -215,22 +190,24 @@ class FourierFeatures:
         while type(base).forward is ScaleKernel.forward and not base.batch_shape:
             outputscale *= float(base.outputscale.detach())
             base = base.base_kernel
-        # By forward, not by isinstance: kernels of derivatives are subclasses of these.
+        # Compare forward: kernels of derivatives are subclasses of these.
         forward = type(base).forward
         if base.batch_shape or forward not in (RBFKernel.forward, MaternKernel.forward):
             raise UnsupportedKernelError(
                 "kernel must be RBF or Matern, also inside ScaleKernel, without batch "
                 f"dimensions, got {kernel!r}."
             )
-        # A ScaleKernel takes over the dimensions of its base, which selects none again.
+        # A ScaleKernel selects the active dimensions of its base, which does not do so
+        # again.
         active = list(range(dim))
         if kernel.active_dims is not None:
             active = kernel.active_dims.tolist()
         lengthscale = base.lengthscale.detach().reshape(-1)
         if max(active) >= dim or lengthscale.numel() not in (1, len(active)):
             raise InvalidArgumentError(
-                f"dim must be the number of dimensions of the kernel, got {dim} for "
-                f"active dimensions {active} with {lengthscale.numel()} length scales."
+                f"dim must be the number of dimensions of the kernel, got {dim}, but "
+                f"its active dimensions are {active}, with {lengthscale.numel()} "
+                "length scales."
             )
         drawn = cls.draw(
             lengthscale.expand(len(active)),
@@ -267,7 +244,7 @@ class FourierFeatures:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that makes the map, to tell whether two are equal."""
+        """A digest of everything that defines the map, to check that two are equal."""
         digest = hashlib.sha256()
         for tensor in (self.frequencies, self.phases):
             array = tensor.cpu().numpy()
@@ -285,25 +262,15 @@ class FourierFeatures:
         Returns:
             A ``batch_shape x n x M`` tensor.
         """
-        if (
-            not isinstance(X, Tensor)
-            or X.dim() == 0
-            or X.shape[-1] != self.dim
-            or X.dtype != self.dtype
-            or X.device != self.device
-        ):
-            raise InvalidArgumentError(
-                f"X must be a batch_shape x n x {self.dim} tensor of {self.dtype} on "
-                f"{self.device}, got {_describe(X)}."
-            )
-        # One addmm over all points: a quarter of the time of a product and a sum.
+        check_like("X", X, ("...", self.dim), self.frequencies)
+        # One addmm over all points takes a quarter of the time of a product and a sum.
         angles = torch.addmm(
             self.phases, X.reshape(-1, self.dim), self.frequencies.mT
         ).reshape(*X.shape[:-1], self.num_features)
         cosines = angles.cos()
         if not self.normalize:
             return math.sqrt(2 * self.outputscale / self.num_features) * cosines
-        # Never zero: no floating point number is a zero of the cosine.
+        # They are never zero: no floating-point number is a zero of the cosine.
         lengths = torch.linalg.vector_norm(cosines, dim=-1, keepdim=True)
         return cosines * (math.sqrt(self.outputscale) / lengths)
 
@@ -313,7 +280,7 @@ class FourierFeatures:
 
         Args:
             X: An ``n x D`` tensor of points.
-            weights: An ``n x M`` tensor: for each point its own w.
+            weights: An ``n x M`` tensor: one w for each point.
 
         Returns:
             An ``n x D`` tensor.
@@ -342,9 +309,3 @@ class FourierFeatures:
             outputscale=self.outputscale,
             normalize=self.normalize,
         )
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
-    return repr(value)

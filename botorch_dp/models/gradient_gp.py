@@ -1,4 +1,4 @@
-r"""A Gaussian process that knows the posterior of its gradient, from values alone.
+r"""A Gaussian process with the posterior of its gradient, from values alone.
 
 With training points D, :math:`K = k(D, D) + s^2 I` and a prior mean m, the gradient at
 x is Gaussian with
@@ -8,7 +8,7 @@ x is Gaussian with
     \Sigma' = \nabla_1 \nabla_2^\top k(x, x)
         - \nabla_1 k(x, D) K^{-1} k(D, x) \nabla_2^\top.
 
-Everything but the y is geometry: public, and reused.
+Everything except y is geometry, which is public and reused.
 
 References:
     .. [Mueller2021local] S. Mueller, A. von Rohr and S. Trimpe. Local Policy Search
@@ -31,7 +31,7 @@ from gpytorch.means import ConstantMean, Mean, ZeroMean
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from botorch_dp._validation import check_positive
+from botorch_dp._validation import check_like, check_positive, check_tensor
 from botorch_dp.exceptions import IllConditionedWarning, InvalidArgumentError
 from botorch_dp.models.gradient_posterior import GradientPosterior
 from botorch_dp.models.kernels.derivatives import (
@@ -41,20 +41,20 @@ from botorch_dp.models.kernels.derivatives import (
     prior_gradient_covariance,
 )
 
-# A length scale for inputs in the unit cube, from the measured DP-GIBO experiments.
+# For inputs in the unit cube, from the measured DP-GIBO experiments.
 _DEFAULT_LENGTHSCALE = 0.5
 _LEAST_NOISE = 1e-12
-# Condition number times rounding unit, above which nothing is left of a gradient.
+# Above this product of condition number and rounding unit, gradients are only noise.
 _MOST_ROUNDING = 0.1
 
 
 class GradientGP(SingleTaskGP):
     r"""A single-output BoTorch model with a posterior over the gradient.
 
-    Hyperparameters are fixed: a kernel fitted to private targets would give them away.
-    On public data, ``model.requires_grad_(True)`` and ``fit_gpytorch_mll`` fit them as
-    usual. No standardization, and a zero mean unless another is given. The targets
-    themselves have to be public, or released through a mechanism: the model keeps them.
+    Hyperparameters are fixed, because a kernel fitted to private targets would leak
+    them. On public data, ``model.requires_grad_(True)`` and ``fit_gpytorch_mll`` fit
+    them as usual. Targets are not standardized. They must be public, or released
+    through a mechanism, since the model keeps them.
 
     Args:
         train_X: A ``batch_shape x n x d`` tensor of points; with n = 0 the posterior of
@@ -62,11 +62,11 @@ class GradientGP(SingleTaskGP):
         train_Y: A ``batch_shape x n x 1`` tensor of values.
         covar_module: A twice differentiable GPyTorch kernel. By default an RBF kernel
             with length scale 0.5, for points in the unit cube.
-        noise_variance: The variance of the observations' noise; also what keeps the
+        noise_variance: The variance of the observations' noise, which also keeps the
             kernel matrix well conditioned.
         mean_module: The prior mean, zero by default.
-        input_transform: A ``Normalize`` with given bounds, which sees no data. The
-            gradient is that in the original coordinates.
+        input_transform: A ``Normalize`` with given bounds, which sees no data.
+            Gradients are in the original coordinates.
 
     Example:
         >>> X = torch.rand(20, 2, dtype=torch.float64)
@@ -101,7 +101,7 @@ class GradientGP(SingleTaskGP):
         with train_X.device:
             likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_LEAST_NOISE))
         likelihood = likelihood.to(train_X)
-        # As a tensor: GPyTorch would round a float to single precision first.
+        # A tensor, because GPyTorch would round a float to single precision first.
         likelihood.noise = torch.tensor(
             noise_variance, dtype=train_X.dtype, device=train_X.device
         )
@@ -121,14 +121,14 @@ class GradientGP(SingleTaskGP):
 
     @classmethod
     def from_model(cls, model: SingleTaskGP) -> "GradientGP":
-        """Take over data and hyperparameters of a model fitted to public data.
+        """Copy data and hyperparameters of a model fitted to public data.
 
-        A ``Standardize`` outcome transform is folded into the mean and the kernel, so
-        that gradients are in the original units; the posterior stays the same.
+        A ``Standardize`` outcome transform becomes part of the mean and the kernel, so
+        that gradients are in the original units. The posterior stays the same.
 
         Args:
-            model: A single-output ``SingleTaskGP`` with one noise level, without input
-                transform or with one that ``GradientGP`` takes.
+            model: A single-output ``SingleTaskGP`` with one noise level, and without
+                input transform or with one that ``GradientGP`` supports.
         """
         if not isinstance(model, SingleTaskGP) or model.num_outputs != 1:
             raise InvalidArgumentError(
@@ -162,7 +162,8 @@ class GradientGP(SingleTaskGP):
             targets = targets * scale.unsqueeze(-2) + shift.unsqueeze(-2)
             if scale.numel() > 1:
                 raise InvalidArgumentError(
-                    "model must not be batched to be standardized."
+                    "model must not be batched if it has an outcome transform, got "
+                    f"batch_shape {tuple(shift.shape[:-1])}."
                 )
             variance = variance * scale.flatten()[0].square()
         train_X = model.train_inputs[0]
@@ -196,19 +197,38 @@ class GradientGP(SingleTaskGP):
         self.check_points("X", X)
         root, weights = self.geometry()
         points = self.transform_inputs(X)
-        inputs = self.train_inputs[0]
-        cross = kernel_gradient(self.covar_module, points, inputs)  # ... x q x n x d
-        prior = prior_gradient_covariance(self.covar_module, points)
+        cross, _, covariance = self.gradient_covariance(points, root)
         mean = self._mean_gradient(points) + (cross * weights[..., None, :, None]).sum(
             dim=-2
         )
-        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
-        covariance = prior - half.mT @ half
         scale = _input_scale(self)
         if scale is not None:
             mean = mean * scale
             covariance = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
         return GradientPosterior(mean, covariance)
+
+    def gradient_covariance(
+        self, points: Tensor, root: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Return the covariance of the gradient at each point, and its parts.
+
+        This is the covariance of :mod:`botorch_dp.models.gradient_weights`, but from
+        half of a solution, :math:`L^{-1} C^\top`: it is differentiable in the points,
+        and candidates of an acquisition function are solved for in the same way.
+
+        Args:
+            points: A ``batch_shape x q x d`` tensor of transformed inputs.
+            root: The ``batch_shape x n x n`` factor L, see :meth:`geometry`.
+
+        Returns:
+            The ``batch_shape x q x n x d`` tensors :math:`C^\top = \nabla k(x, D)` and
+            :math:`L^{-1} C^\top`, and the ``batch_shape x q x d x d`` covariances, all
+            in transformed coordinates.
+        """
+        cross = kernel_gradient(self.covar_module, points, self.train_inputs[0])
+        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
+        prior = prior_gradient_covariance(self.covar_module, points)
+        return cross, half, prior - half.mT @ half
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, **kwargs: Any
@@ -221,7 +241,7 @@ class GradientGP(SingleTaskGP):
             **kwargs: Passed on to BoTorch.
         """
         self.check_points("X", X)
-        if self.prediction_strategy is None:  # GPyTorch wants a prediction first
+        if self.prediction_strategy is None:  # GPyTorch needs a prediction first
             with torch.no_grad():
                 self.posterior(X)
         return super().condition_on_observations(X, Y, **kwargs)
@@ -229,8 +249,8 @@ class GradientGP(SingleTaskGP):
     def geometry(self) -> tuple[Tensor, Tensor]:
         """Return the Cholesky factor of K and the weights of the targets.
 
-        Kept until a hyperparameter or the training data change; not kept while
-        gradients with respect to hyperparameters are asked for.
+        They are cached until a hyperparameter or the training data change, except
+        while gradients with respect to hyperparameters are needed.
         """
         if self.training:
             self.eval()
@@ -260,32 +280,22 @@ class GradientGP(SingleTaskGP):
             return
         self._warned = True
         warnings.warn(
-            f"The kernel matrix has a condition number of {condition:.1e} or more, of "
-            f"which {root.dtype} leaves no correct digits in a gradient: use "
+            f"The kernel matrix has a condition number of at least {condition:.1e}, "
+            f"with which {root.dtype} leaves no correct digits in a gradient: use "
             "torch.float64, a larger noise_variance or points further apart.",
             IllConditionedWarning,
             stacklevel=4,
         )
 
     def check_points(self, name: str, X: Tensor) -> None:
-        """Raise unless X has the features, dtype and device of the training points."""
-        d = self.train_inputs[0].shape[-1]
-        if not isinstance(X, Tensor) or X.dim() < 2 or X.shape[-1] != d:
-            shape = tuple(X.shape) if isinstance(X, Tensor) else X
-            raise InvalidArgumentError(
-                f"{name} must be a ... x q x {d} tensor, got {shape!r}."
-            )
+        """Check that X has the features, dtype and device of the training points."""
+        inputs = self.train_inputs[0]
+        check_like(name, X, ("...", "q", inputs.shape[-1]), inputs)
         if X.shape[-2] == 0:
-            raise InvalidArgumentError(f"{name} must hold at least one point (q >= 1).")
-        reference = self.train_inputs[0]
-        if X.dtype != reference.dtype or X.device != reference.device:
-            raise InvalidArgumentError(
-                f"{name} must be {reference.dtype} on {reference.device}, got "
-                f"{X.dtype} on {X.device}."
-            )
-        # One sum tells, unless it overflows.
-        if not math.isfinite(X.detach().sum()) and not X.isfinite().all():
-            raise InvalidArgumentError(f"{name} must be finite, got {X!r}.")
+            raise InvalidArgumentError(f"{name} must have at least one point (q >= 1).")
+        # The sum is not finite if an entry is not, or if it overflows: look again.
+        if not math.isfinite(X.detach().sum()):
+            check_tensor(name, X.detach(), finite=True)
 
     def _mean_gradient(self, points: Tensor) -> Tensor:
         if isinstance(self.mean_module, ConstantMean | ZeroMean):
@@ -298,22 +308,9 @@ class GradientGP(SingleTaskGP):
 
 
 def _check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
-    for name, value in (("train_X", train_X), ("train_Y", train_Y)):
-        if not isinstance(value, Tensor) or value.dtype not in (
-            torch.float32,
-            torch.float64,
-        ):
-            raise InvalidArgumentError(
-                f"{name} must be a tensor of torch.float32 or torch.float64, got "
-                f"{value.dtype if isinstance(value, Tensor) else value!r}."
-            )
-    if train_X.dim() < 2 or train_Y.shape != (*train_X.shape[:-1], 1):
-        raise InvalidArgumentError(
-            "train_X must be batch_shape x n x d and train_Y batch_shape x n x 1, got "
-            f"{tuple(train_X.shape)} and {tuple(train_Y.shape)}."
-        )
-    if not train_X.isfinite().all():
-        raise InvalidArgumentError("train_X must be finite.")
+    shape = ("...", "n", "d")
+    check_tensor("train_X", train_X, shape, finite=True, allow_empty=True)
+    check_tensor("train_Y", train_Y, (*train_X.shape[:-1], 1))
 
 
 def _check_input_transform(transform: InputTransform | None) -> None:
@@ -321,8 +318,8 @@ def _check_input_transform(transform: InputTransform | None) -> None:
         return
     if not isinstance(transform, Normalize) or transform.learn_coefficients:
         raise InvalidArgumentError(
-            "input_transform must be a botorch Normalize with bounds=..., which sees "
-            f"no data, got {type(transform).__name__}"
+            "input_transform must be a BoTorch Normalize with bounds, so that it does "
+            f"not learn from data, got {type(transform).__name__}"
             f"{' without bounds' if isinstance(transform, Normalize) else ''}."
         )
 
@@ -336,7 +333,7 @@ def _input_scale(model: GradientGP) -> Tensor | None:
 def _affine_mean(mean: Mean, shift: Tensor, scale: Tensor) -> Mean:
     if not isinstance(mean, ConstantMean | ZeroMean):
         raise InvalidArgumentError(
-            "model must have a constant mean to be standardized, got "
+            "model must have a constant mean if it has an outcome transform, got "
             f"{type(mean).__name__}."
         )
     constant = mean.constant if isinstance(mean, ConstantMean) else 0.0
@@ -347,5 +344,5 @@ def _affine_mean(mean: Mean, shift: Tensor, scale: Tensor) -> Mean:
     return folded
 
 
-def _equal(kept: list[Tensor], state: list[Any]) -> bool:
-    return len(kept) == len(state) and all(map(torch.equal, kept, state))
+def _equal(cached: list[Tensor], state: list[Any]) -> bool:
+    return len(cached) == len(state) and all(map(torch.equal, cached, state))

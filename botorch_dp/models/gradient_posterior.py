@@ -9,8 +9,8 @@ from torch import Tensor
 class GradientPosterior(Posterior):
     """A Gaussian over the gradient at each of q points.
 
-    The points are independent of each other here: covariances are those of the d
-    partial derivatives at one point.
+    Covariances are those of the d partial derivatives at one point. Different points
+    are treated as independent.
 
     Args:
         mean: A ``batch_shape x q x d`` tensor.
@@ -73,7 +73,7 @@ class GradientPosterior(Posterior):
     def rsample_from_base_samples(
         self, sample_shape: torch.Size, base_samples: Tensor
     ) -> Tensor:
-        """Return samples made from standard normal ones of the same shape."""
+        """Transform standard normal samples of the same shape."""
         del sample_shape  # given by the base samples
         root = psd_safe_cholesky(self._covariance)
         return self._mean + (root @ base_samples.unsqueeze(-1)).squeeze(-1)

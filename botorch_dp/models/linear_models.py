@@ -1,9 +1,9 @@
 r"""A Bayesian linear model for each of many agents, batched.
 
 Agent n models its scores as :math:`y = \phi(x)^T w_n + e` with :math:`w_n \sim N(0, I)`
-and :math:`e \sim N(0, s^2)`, features :math:`\phi` that all agents share: a Gaussian
-process with kernel :math:`\phi(x)^T \phi(x')`. With :math:`\Phi` the ``t x M`` features
-of its t observations, the posterior is
+and :math:`e \sim N(0, s^2)`, where all agents share the features :math:`\phi`. It is a
+Gaussian process with kernel :math:`\phi(x)^T \phi(x')`. With :math:`\Phi` the ``t x M``
+features of its t observations, the posterior is
 
 .. math::
     N\big(A^{-1} \Phi^T y, \; s^2 A^{-1}\big), \qquad A = \Phi^T \Phi + s^2 I.
@@ -11,10 +11,10 @@ of its t observations, the posterior is
 An agent with t < M observations samples by Matheron's rule [Wilson2020pathwise]_, an
 agent with more from a factor of A; both are exact.
 
-**What is kept.** While t < M: observations, and the Cholesky factor of the ``t x t``
-matrix :math:`\Phi \Phi^T + s^2 I`, one triangle, which gains a row with an observation;
-features are computed again when they are needed, a few agents at a time. From t = M on:
-:math:`\Phi^T \Phi` and :math:`\Phi^T y`, whose size does not grow.
+**Memory.** While t < M, an agent keeps its observations and a triangle of the Cholesky
+factor of the ``t x t`` matrix :math:`\Phi \Phi^T + s^2 I`, to which an observation
+appends a row; features are computed again when needed, a few agents at a time. From
+t = M on it keeps :math:`\Phi^T \Phi` and :math:`\Phi^T y`, whose size does not grow.
 
 Observations and samples are private to their agents; nothing looks at their values.
 
@@ -33,31 +33,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import (
+    check_count,
+    check_like,
+    check_positive,
+    describe_private,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models._linear_chunk import BLOCK, LinearChunk
 from botorch_dp.models.fourier import FourierFeatures
 
 
 class LinearModels:
-    r"""The models of N agents, each with its own observations and their number.
+    r"""The models of N agents, each with its own number of observations.
 
-    Computations are in double precision whatever the dtype. A broken value (nan) of one
-    agent spoils that agent's samples and no other's. The noise variance counts for no
-    less than rounding does, about 1e-15 of the trace of :math:`\Phi \Phi^T`.
+    Computations are in double precision. A nan of one agent spoils the samples of that
+    agent only. The noise variance is at least about 1e-15 of the trace of
+    :math:`\Phi \Phi^T`, the size of rounding errors.
 
     **Cost**, measured on one core with N = 10,000 agents, M = 100 features, D = 2
     dimensions and t = 70 observations: a sample of all agents after one more
     observation each takes 0.7 s, two thirds of it for features and products with
-    them, and the process grows by 300 MB. An agent far behind the others of its chunk
-    makes each of its observations cost as much as a new factor of all of them.
+    them, and the process grows by 300 MB. If an agent is far behind the others of its
+    chunk, each of its observations costs as much as a new factor of the whole chunk.
 
     Args:
         features: The features that all agents share.
         num_agents: The number of agents N.
         noise_variance: The variance :math:`s^2` of an observation.
-        chunk_size: How many agents are computed at a time, which bounds temporary
-            memory to a few times ``chunk_size x t x M`` numbers.
+        chunk_size: The number of agents that are computed at a time, which limits
+            temporary memory to a few times ``chunk_size x t x M`` numbers.
 
     Example:
         >>> lengthscale = torch.tensor([0.2], dtype=torch.float64)
@@ -82,9 +87,9 @@ class LinearModels:
         noise_variance: float,
         chunk_size: int = 32,
     ) -> None:
-        if not isinstance(features, FourierFeatures):
+        if not isinstance(features, FourierFeatures):  # it may be private data
             raise InvalidArgumentError(
-                f"features must be FourierFeatures, got {type(features).__name__}."
+                f"features must be FourierFeatures, got {describe_private(features)}."
             )
         self.features = features
         self.num_agents = check_count("num_agents", num_agents)
@@ -105,12 +110,12 @@ class LinearModels:
 
     @property
     def num_normals(self) -> int:
-        """How many standard normal numbers a sample takes for each agent: 2 M."""
+        """The number of standard normal numbers per agent and sample: 2 M."""
         return 2 * self.num_features
 
     @property
     def counts(self) -> Tensor:
-        """An ``N`` tensor: how many observations each agent has."""
+        """An ``N`` tensor: the number of observations of each agent."""
         return torch.cat([chunk.counts for chunk in self._chunks])
 
     @torch.no_grad()
@@ -120,18 +125,15 @@ class LinearModels:
         Args:
             X: An ``N x k x D`` tensor of points.
             y: An ``N x k`` tensor of their scores: private.
-            where: An ``N`` tensor of booleans: which agents have observed. The rows of
-                the others are ignored. All if None.
+            where: An ``N`` tensor of booleans: which agents have observed; all if None.
+                The rows of the others are ignored.
         """
-        if not isinstance(X, Tensor) or X.dim() != 3:
-            X_shape: tuple[int | str, ...] = (self.num_agents, "k", self.features.dim)
-            raise self._bad("X", X, X_shape, self.features.dtype)
-        size = X.shape[1]
-        self._check("X", X, (self.num_agents, size, self.features.dim))
-        self._check("y", y, (self.num_agents, size))
+        like, N = self.features.phases, self.num_agents
+        check_like("X", X, (N, "k", self.features.dim), like)
+        check_like("y", y, X.shape[:2], like)
         if where is None:
-            where = torch.ones(self.num_agents, dtype=torch.bool, device=X.device)
-        self._check("where", where, (self.num_agents,), torch.bool)
+            where = torch.ones(N, dtype=torch.bool, device=X.device)
+        check_like("where", where, (N,), like, dtype=torch.bool)
         parts = (tensor.split(self.chunk_size) for tensor in (X, y, where))
         for chunk, *rows in zip(self._chunks, *parts, strict=True):
             chunk.append(rows[0].double(), rows[1].double(), rows[2])
@@ -152,12 +154,12 @@ class LinearModels:
     ) -> Tensor:
         """Draw the weights of every agent once from its posterior.
 
-        What an agent gets depends on its own observations and normal numbers only: it
-        would draw the same, up to rounding, were it alone.
+        The sample of an agent depends on its own observations and normal numbers only,
+        and not on the other agents, up to rounding.
 
         Args:
             normals: An ``N x 2M`` tensor of standard normal numbers.
-            generator: Where to draw them from instead, one row of 2M after the other.
+            generator: A generator to draw them from instead, row by row.
 
         Returns:
             An ``N x M`` tensor: private.
@@ -175,7 +177,7 @@ class LinearModels:
             )
             normals = drawn.to(self.features.device)
         else:
-            self._check("normals", normals, shape)
+            check_like("normals", normals, shape, self.features.phases)
         samples = self._empty()
         parts = (tensor.split(self.chunk_size) for tensor in (samples, normals))
         for chunk, sample, part in zip(self._chunks, *parts, strict=True):
@@ -183,7 +185,7 @@ class LinearModels:
         return samples
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all observations, or what is kept of them: private."""
+        """Return the observations, or the sums that replace them: private."""
         return {
             "chunk_size": self.chunk_size,
             "fingerprint": self.features.fingerprint,
@@ -193,7 +195,7 @@ class LinearModels:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from :meth:`state_dict` of models with the same features and size.
 
-        Factors are made anew, so that samples are the same up to rounding.
+        Factors are computed again, so that samples are the same up to rounding.
         """
         sizes = [len(chunk["counts"]) for chunk in state_dict["chunks"]]
         if (
@@ -202,8 +204,8 @@ class LinearModels:
             or sizes != [len(chunk.counts) for chunk in self._chunks]
         ):
             raise InvalidArgumentError(
-                "state_dict must be of models with the same features, number of agents "
-                f"and chunk_size, got {sum(sizes)} agents in chunks of "
+                "state_dict must come from models with the same features, number of "
+                f"agents and chunk_size, got {sum(sizes)} agents in chunks of "
                 f"{state_dict['chunk_size']}."
             )
         for chunk, state in zip(self._chunks, state_dict["chunks"], strict=True):
@@ -214,10 +216,10 @@ class LinearModels:
         return self.features.phases.new_empty(self.num_agents, self.num_features)
 
     def _provide_blocks(self) -> None:
-        """Give chunks the memory for their factors, as parts of large tensors.
+        """Allocate the memory for the factors of chunks, as parts of large tensors.
 
-        Small tensors would lie scattered between temporary ones, whose memory could
-        then not be used again (measured: up to 400 MB more).
+        Small tensors would fragment the memory between temporary ones, which could
+        then not be reused (measured: up to 400 MB more).
         """
         short = [chunk for chunk in self._chunks if chunk.any_short]
         sizes = [len(chunk.counts) for chunk in short]
@@ -229,35 +231,3 @@ class LinearModels:
             )
             for chunk, part in zip(short, block.split(sizes), strict=True):
                 chunk.blocks.append(part)
-
-    def _check(
-        self,
-        name: str,
-        value: Tensor,
-        shape: tuple[int, ...],
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """Check all but the values, which are private."""
-        dtype = self.features.dtype if dtype is None else dtype
-        if (
-            not isinstance(value, Tensor)
-            or value.shape != shape
-            or value.dtype != dtype
-            or value.device != self.features.device
-        ):
-            raise self._bad(name, value, shape, dtype)
-
-    def _bad(
-        self,
-        name: str,
-        value: object,
-        shape: tuple[int | str, ...],
-        dtype: torch.dtype,
-    ) -> InvalidArgumentError:
-        got = type(value).__name__
-        if isinstance(value, Tensor):
-            got = f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
-        return InvalidArgumentError(
-            f"{name} must be a {dtype} tensor of shape {' x '.join(map(str, shape))} "
-            f"on {self.features.device}, got {got}."
-        )

@@ -254,8 +254,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("bounds", "match"),
         [
-            ([[0.0, 0.0], [0.0, 1.0]], "lower below upper"),
-            ([[1.0, 1.0], [2.0, 2.0]], "X_at must lie within"),
+            ([[0.0, 0.0], [0.0, 1.0]], "every lower bound below its upper"),
+            ([[1.0, 1.0], [2.0, 2.0]], "X_center must lie within"),
             ([[0.0], [1.0]], r"2 x 2.*\(2, 1\)"),
         ],
     )
@@ -266,7 +266,9 @@ class TestBadInput:
 
     def test_more_than_one_point(self):
         model = without_history(2, make_kernel("rbf"))
-        with pytest.raises(InvalidArgumentError, match=r"X_at.*one point.*\(3, 2\)"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"X_center.*one point.*\(3, 2\)"
+        ):
             optimal_design(model, origin(2).expand(3, 2), 3)
 
     @pytest.mark.parametrize("noise", [0.0, -1.0, math.nan])
@@ -289,3 +291,10 @@ class TestBadInput:
         model = GradientGP(X, X[:, :1], input_transform=transform)
         with pytest.raises(InvalidArgumentError, match="input_transform"):
             optimal_design(model, origin(2), 3)
+
+
+def test_the_earlier_name_of_the_centre_warns():
+    model = without_history(2, make_kernel("rbf"))
+    with pytest.warns(DeprecationWarning, match="X_at= is deprecated .* use X_center="):
+        design = optimal_design(model, X_at=origin(2), batch_size=3)
+    assert torch.equal(design.points, optimal_design(model, origin(2), 3).points)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
@@ -18,7 +17,7 @@ from gpytorch.kernels import (
 
 from botorch_dp.acquisition import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models import GradientGP, radial_kernel
+from botorch_dp.models import GradientGP
 
 CPU = torch.device("cpu")
 
@@ -59,7 +58,7 @@ def make_model(X, name="rbf", noise_variance=1e-3, **kwargs):
     return GradientGP(X, Y, make_kernel(name), noise_variance, **kwargs)
 
 
-def brute_force(model, X_at, Z):
+def brute_force(model, X_center, Z):
     """The trace after really conditioning on the candidates, whatever their values."""
     conditioned = GradientGP(
         torch.cat([model.train_inputs[0], Z]),
@@ -67,35 +66,35 @@ def brute_force(model, X_at, Z):
         model.covar_module,
         float(model.noise_variance),
     )
-    return -conditioned.gradient_posterior(X_at).variance.sum()
+    return -conditioned.gradient_posterior(X_center).variance.sum()
 
 
 class TestValue:
     @pytest.mark.parametrize("q", [1, 4])
     @pytest.mark.parametrize("name", RADIAL + OTHERS)
     def test_brute_force(self, name, q, points):
-        model, X_at, Z = make_model(points(12), name), points(1), points(5, q)
-        values = GradientInformation(model, X_at)(Z)
-        expected = torch.stack([brute_force(model, X_at, z) for z in Z])
+        model, X_center, Z = make_model(points(12), name), points(1), points(5, q)
+        values = GradientInformation(model, X_center)(Z)
+        expected = torch.stack([brute_force(model, X_center, z) for z in Z])
         assert torch.allclose(values, expected, rtol=1e-9, atol=1e-10)
 
     @pytest.mark.parametrize("name", ["rbf", "sum"])
     def test_several_points_add_up(self, name, points):
-        model, X_at, Z = make_model(points(12), name), points(3), points(2, 4)
-        together = GradientInformation(model, X_at)(Z)
-        alone = sum(GradientInformation(model, x)(Z) for x in X_at)
+        model, X_center, Z = make_model(points(12), name), points(3), points(2, 4)
+        together = GradientInformation(model, X_center)(Z)
+        alone = sum(GradientInformation(model, x)(Z) for x in X_center)
         assert torch.allclose(together, alone)
 
     def test_one_candidate_has_the_closed_form_of_a_rank_one_update(self, points):
-        X, X_at, z = points(12), points(1), points(1)
+        X, X_center, z = points(12), points(1), points(1)
         model = make_model(X)
-        before = model.gradient_posterior(X_at).variance.sum()
-        gain = GradientInformation(model, X_at)(z.unsqueeze(0)) + before
+        before = model.gradient_posterior(X_center).variance.sum()
+        gain = GradientInformation(model, X_center)(z.unsqueeze(0)) + before
         joint = model.posterior(z)
         h = 1e-5
         # c: the posterior covariance of f(z) with the gradient, by differences.
         steps = h * torch.eye(3, dtype=torch.float64, device=CPU)
-        both = torch.cat([X_at + steps, X_at - steps, z])
+        both = torch.cat([X_center + steps, X_center - steps, z])
         covariance = model.posterior(both).distribution.covariance_matrix.detach()
         c = (covariance[:3, -1] - covariance[3:6, -1]) / (2 * h)
         s = joint.variance.squeeze() + model.noise_variance
@@ -113,29 +112,32 @@ class TestValue:
         assert values.shape == (batch or (1,))
 
     def test_pending_points_count_as_candidates(self, points):
-        model, X_at, Z, pending = (
+        model, X_center, Z, pending = (
             make_model(points(12)),
             points(1),
             points(2, 3),
             points(2),
         )
-        with_pending = GradientInformation(model, X_at, X_pending=pending)(Z)
+        with_pending = GradientInformation(model, X_center, X_pending=pending)(Z)
         together = torch.cat([Z, pending.expand(2, 2, 3)], dim=-2)
-        assert torch.allclose(with_pending, GradientInformation(model, X_at)(together))
+        assert torch.allclose(
+            with_pending, GradientInformation(model, X_center)(together)
+        )
 
     def test_duplicates_are_handled(self, points):
-        X, X_at = points(12), points(1)
+        X, X_center = points(12), points(1)
         model = make_model(X, noise_variance=1e-6)
-        Z = torch.cat([X[:2], X_at, X_at]).unsqueeze(0)
-        value = GradientInformation(model, X_at)(Z)
-        assert torch.allclose(value, brute_force(model, X_at, Z[0]), rtol=1e-6)
+        Z = torch.cat([X[:2], X_center, X_center]).unsqueeze(0)
+        value = GradientInformation(model, X_center)(Z)
+        assert torch.allclose(value, brute_force(model, X_center, Z[0]), rtol=1e-6)
 
     def test_targets_do_not_matter(self, points):
-        X, X_at, Z = points(12), points(1), points(2, 3)
+        X, X_center, Z = points(12), points(1), points(2, 3)
         one = GradientGP(X, X[:, :1])
         other = GradientGP(X, 1e6 * X[:, 1:2])
         assert torch.equal(
-            GradientInformation(one, X_at)(Z), GradientInformation(other, X_at)(Z)
+            GradientInformation(one, X_center)(Z),
+            GradientInformation(other, X_center)(Z),
         )
 
     def test_trace_is_minus_the_value(self, points):
@@ -145,29 +147,29 @@ class TestValue:
 
     def test_normalized_inputs(self, points):
         bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 4.0]], device=CPU).double()
-        X, X_at, Z = points(12), points(1), points(2, 3).requires_grad_()
+        X, X_center, Z = points(12), points(1), points(2, 3).requires_grad_()
         with CPU:
             transform = Normalize(3, bounds=bounds)
         model = make_model(X, "sum", input_transform=transform)
         for name in ("rbf", "sum"):
             model = make_model(X, name, input_transform=transform)
-            acqf = GradientInformation(model, X_at)
+            acqf = GradientInformation(model, X_center)
             values = acqf(Z)
             for value, z in zip(values, Z.detach(), strict=True):
                 conditioned = model.condition_on_observations(z, z[:, :1])
-                trace = conditioned.gradient_posterior(X_at).variance.sum()
+                trace = conditioned.gradient_posterior(X_center).variance.sum()
                 assert torch.allclose(value, -trace, rtol=1e-6)
             assert torch.autograd.gradcheck(acqf, (Z,), atol=1e-5)
 
     def test_float32(self, points):
-        X, X_at, Z = (p.float() for p in (points(12), points(1), points(2, 3)))
+        X, X_center, Z = (p.float() for p in (points(12), points(1), points(2, 3)))
         with CPU:
             kernel = RBFKernel()
         model = GradientGP(X, X[:, :1], kernel, noise_variance=1e-2)
         kernel = kernel.double()
         exact = GradientGP(X.double(), X[:, :1].double(), kernel, noise_variance=1e-2)
-        found = GradientInformation(model, X_at)(Z)
-        expected = GradientInformation(exact, X_at.double())(Z.double())
+        found = GradientInformation(model, X_center)(Z)
+        expected = GradientInformation(exact, X_center.double())(Z.double())
         assert found.dtype == torch.float32
         assert torch.allclose(found.double(), expected, rtol=1e-3)
 
@@ -182,7 +184,7 @@ class TestGradient:
 
     def test_autograd_through_the_joint_prior(self, points):
         # The same value from differentiable pieces, differentiated by autograd.
-        X, X_at = points(12), points(1)
+        X, X_center = points(12), points(1)
         model = make_model(X)
         Z = points(3).requires_grad_()
 
@@ -197,20 +199,22 @@ class TestGradient:
 
             identity = torch.eye(15, dtype=Z.dtype, device=CPU)
             K = k(every, every) + model.noise_variance * identity
-            cross = k(X_at, every).mT * (every - X_at) * inverse.square()  # 15 x 3
+            cross = (
+                k(X_center, every).mT * (every - X_center) * inverse.square()
+            )  # 15 x 3
             prior = scale * inverse.square().sum()
             return -(prior - (cross * torch.linalg.solve(K, cross)).sum())
 
-        acqf = GradientInformation(model, X_at)
+        acqf = GradientInformation(model, X_center)
         assert torch.allclose(acqf(Z.unsqueeze(0)), value(Z), rtol=1e-11)
         (found,) = torch.autograd.grad(acqf(Z.unsqueeze(0)).sum(), Z)
         (expected,) = torch.autograd.grad(value(Z), Z)
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)
 
     def test_at_a_coincident_candidate(self, points):
-        X_at = points(1)
-        acqf = GradientInformation(make_model(points(12), "matern"), X_at)
-        Z = torch.stack([X_at, X_at]).requires_grad_()
+        X_center = points(1)
+        acqf = GradientInformation(make_model(points(12), "matern"), X_center)
+        Z = torch.stack([X_center, X_center]).requires_grad_()
         (gradient,) = torch.autograd.grad(acqf(Z).sum(), Z)
         assert gradient.isfinite().all()
 
@@ -225,8 +229,8 @@ class TestGradient:
 class TestBoTorch:
     @pytest.mark.parametrize("sequential", [False, True])
     def test_optimize_acqf_finds_more_than_random_points(self, sequential, points):
-        model, X_at = make_model(points(12)), points(1)
-        acqf = GradientInformation(model, X_at)
+        model, X_center = make_model(points(12)), points(1)
+        acqf = GradientInformation(model, X_center)
         bounds = torch.tensor([[0.0] * 3, [1.0] * 3], device=CPU).double()
         with CPU:
             candidates, value = optimize_acqf(
@@ -241,42 +245,6 @@ class TestBoTorch:
         assert acqf(candidates) > acqf(points(200, 3)).max()
         if not sequential:
             assert torch.allclose(acqf(candidates), value)
-
-    def test_input_constructor(self, points):
-        model, X_at, Z = make_model(points(12)), points(1), points(2, 3)
-        constructor = get_acqf_input_constructor(GradientInformation)
-        arguments = constructor(model=model, X_at=X_at, training_data=None)
-        acqf = GradientInformation(**arguments)
-        assert torch.equal(acqf(Z), GradientInformation(model, X_at)(Z))
-
-
-class TestRadialKernel:
-    @pytest.mark.parametrize("name", RADIAL)
-    def test_profile_is_the_kernel(self, name, points):
-        kernel, X = make_kernel(name), points(5)
-        radial = radial_kernel(kernel, X)
-        z = X * radial.inverse_lengthscale
-        q = torch.cdist(z, z).square()
-        assert torch.allclose(radial.profile(q)[0], kernel(X).to_dense(), atol=1e-7)
-
-    @pytest.mark.parametrize("name", OTHERS)
-    def test_others_have_none(self, name, points):
-        assert radial_kernel(make_kernel(name), points(5)) is None
-
-    def test_batches_and_rough_kernels_have_none(self, points):
-        with CPU:
-            kernels = [
-                RBFKernel(batch_shape=torch.Size([2])),
-                ScaleKernel(RBFKernel(), batch_shape=torch.Size([2])),
-                MaternKernel(nu=1.5),
-                ScaleKernel(RBFKernel(active_dims=[0])),
-            ]
-        assert all(radial_kernel(kernel, points(5)) is None for kernel in kernels)
-
-    def test_all_dimensions_named_is_all(self, points):
-        with CPU:
-            kernel = RBFKernel(active_dims=[0, 1, 2])
-        assert radial_kernel(kernel, points(5)) is not None
 
 
 class TestBadInput:
@@ -294,12 +262,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("change", "match"),
         [
-            (lambda x: x[:, :2], r"X_at.*\(1, 2\)"),
-            (lambda x: x.unsqueeze(0), r"X_at.*\(1, 1, 3\)"),
-            (lambda x: x[:0], "X_at.*at least one"),
-            (lambda x: x * float("nan"), "X_at.*finite"),
-            (lambda x: x.float(), "X_at.*float32"),
-            (lambda x: None, "X_at.*None"),
+            (lambda x: x[:, :2], r"X_center.*\(1, 2\)"),
+            (lambda x: x.unsqueeze(0), r"X_center.*\(1, 1, 3\)"),
+            (lambda x: x[:0], "X_center.*at least one"),
+            (lambda x: x * float("nan"), "X_center.*finite"),
+            (lambda x: x.float(), "X_center.*float32"),
+            (lambda x: None, "X_center.*None"),
         ],
     )
     def test_x_at(self, change, match, points):
@@ -319,3 +287,14 @@ class TestBadInput:
         acqf = GradientInformation(make_model(points(4)), points(1))
         with pytest.raises(InvalidArgumentError, match="finite"):
             acqf(points(1, 2) * float("nan"))
+
+
+def test_the_earlier_name_of_the_centre_warns(points):
+    model, x = make_model(points(5)), points(1)
+    with pytest.warns(DeprecationWarning, match="X_at= is deprecated .* use X_center="):
+        acqf = GradientInformation(model, X_at=x)
+    assert torch.equal(acqf.X_center, x)
+    with pytest.warns(
+        DeprecationWarning, match=r"GradientInformation.X_at .* X_center"
+    ):
+        assert acqf.X_at is acqf.X_center

@@ -9,14 +9,12 @@ from botorch.acquisition.analytic import (
     AnalyticAcquisitionFunction,
     UpperConfidenceBound,
 )
-from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from gpytorch.kernels import RBFKernel
 
-import botorch_dp.acquisition  # noqa: F401 (registers the input constructors)
 from botorch_dp.acquisition.private_ucb import (
     CONSTANTS,
     PrivateUpperConfidenceBound,
@@ -185,18 +183,3 @@ class TestOptimizers:
         axis = torch.linspace(0, 1, 41, dtype=torch.float64)
         grid = torch.cartesian_prod(axis, axis).unsqueeze(-2)
         assert value.item() > acqf(grid).max().item() - 1e-6
-
-    def test_registry(self, points):
-        construct = get_acqf_input_constructor(PrivateUpperConfidenceBound)
-        model = make_model()
-        arguments = construct(
-            model=model, **SETTING, maximize=False, training_data=None, bounds=None
-        )
-        acqf = PrivateUpperConfidenceBound(**arguments)
-        expected = PrivateUpperConfidenceBound(model, **SETTING, maximize=False)
-        X = points(3, 1)
-        assert torch.equal(acqf(X), expected(X))
-        with pytest.raises(UnsupportedError, match="X_pending"):
-            PrivateUpperConfidenceBound(
-                **construct(model=model, **SETTING, X_pending=points(1))
-            )

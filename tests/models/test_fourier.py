@@ -220,19 +220,22 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda W, b: FourierFeatures(W[0], b), "frequencies must be an M x D"),
+        (lambda W, b: FourierFeatures(W[0], b), "frequencies must be .* M x D"),
         (lambda W, b: FourierFeatures(W.long(), b), "frequencies .* torch.int64"),
         (lambda W, b: FourierFeatures([[1.0]], b), r"frequencies .* got \[\[1.0\]\]"),
-        (lambda W, b: FourierFeatures(W, b[:1]), r"phases .* shape \(2,\)"),
+        (lambda W, b: FourierFeatures(W, b[:1]), r"phases .* shape 2 on cpu"),
         (lambda W, b: FourierFeatures(W, b.float()), "phases .* torch.float32"),
         (lambda W, b: FourierFeatures(W / 0, b), "must be finite"),
         (lambda W, b: FourierFeatures(W, b, outputscale=0.0), "outputscale"),
-        (lambda W, b: FourierFeatures(W, b)(W[:, :1]), "n x 3 tensor"),
-        (lambda W, b: FourierFeatures(W, b)(W.float()), "torch.float64 on cpu"),
-        (lambda W, b: FourierFeatures(W, b)(1.0), "got 1.0"),
+        (lambda W, b: FourierFeatures(W, b)(W[:, :1]), "X must be .* of shape ... x 3"),
+        (
+            lambda W, b: FourierFeatures(W, b)(W.float()),
+            r"X must be a torch.float64 .* got torch.float32",
+        ),
+        (lambda W, b: FourierFeatures(W, b)(1.0), "got a float"),
         (
             lambda W, b: FourierFeatures.draw(**{**ROW, "lengthscale": W}),
-            "lengthscale must be a D tensor",
+            "lengthscale must be a tensor of shape D",
         ),
         (
             lambda W, b: FourierFeatures.draw(**{**ROW, "lengthscale": 0.5}),
@@ -252,7 +255,7 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
             lambda W, b: FourierFeatures.from_kernel(
                 make_kernel(RBFKernel, active_dims=[3]), 3, num_features=2, seed=0
             ),
-            r"dim must be .* got 3 for active dimensions \[3\]",
+            r"dim must be .* got 3, .* active dimensions are \[3\]",
         ),
         (
             lambda W, b: FourierFeatures.from_kernel(

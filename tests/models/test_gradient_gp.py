@@ -9,7 +9,6 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import (
     MaternKernel,
     PeriodicKernel,
@@ -169,34 +168,6 @@ class TestPosterior:
         covariance = GradientGP(X, Y).gradient_posterior(x).covariance
         assert (covariance < 0).any()
         assert torch.allclose(covariance, covariance.mT)
-
-    def test_samples_have_the_posterior_moments(self, data):
-        # 20,000 Sobol samples: moments to a per cent of the standard deviation.
-        X, Y, x = data
-        posterior = GradientGP(X, Y, noise_variance=1e-2).gradient_posterior(x)
-        sampler = SobolQMCNormalSampler(torch.Size([16_384]), seed=1)
-        with CPU:
-            samples = sampler(posterior)
-        assert samples.shape == (16_384, 4, 3)
-        scale = posterior.variance.max().sqrt()
-        assert (samples.mean(dim=0) - posterior.mean).abs().max() < 0.02 * scale
-        centred = samples - posterior.mean
-        found = torch.einsum("sqa,sqb->qab", centred, centred) / len(samples)
-        assert (found - posterior.covariance).abs().max() < 0.02 * scale**2
-
-    def test_rsample(self, data):
-        X, Y, x = data
-        at = x.clone().requires_grad_()
-        posterior = GradientGP(X, Y).gradient_posterior(at)
-        assert posterior.rsample().shape == (1, 4, 3)
-        samples = posterior.rsample(torch.Size([7]))
-        assert samples.shape == posterior._extended_shape(torch.Size([7]))
-        (gradient,) = torch.autograd.grad(samples.sum(), at)
-        assert gradient.isfinite().all()
-        assert posterior.dtype == torch.float64
-        assert posterior.device == CPU
-        assert posterior.base_sample_shape == (4, 3)
-        assert posterior.batch_range == (0, -2)
 
 
 class TestBoTorchModel:

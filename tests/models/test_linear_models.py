@@ -321,7 +321,9 @@ class TestState:
     )
     def test_rejects_another(self, other):
         models = LinearModels(make_features(), 5, noise_variance=NOISE)
-        with pytest.raises(InvalidArgumentError, match="state_dict must be of models"):
+        with pytest.raises(
+            InvalidArgumentError, match="state_dict must come from models"
+        ):
             models.load_state_dict(other().state_dict())
 
 
@@ -329,8 +331,8 @@ class TestState:
     ("call", "message"),
     [
         (lambda m, X, y: m.append(X[0], y), "X must be .* shape 3 x k x 2"),
-        (lambda m, X, y: m.append([1.0], y), "X must be .* got list"),
-        (lambda m, X, y: m.append(X[:2], y), "X must be .* shape 3 x 4 x 2"),
+        (lambda m, X, y: m.append([1.0], y), "X must be .* got a list"),
+        (lambda m, X, y: m.append(X[:2], y), "X must be .* shape 3 x k x 2"),
         (lambda m, X, y: m.append(X.float(), y), "X must be .* got torch.float32"),
         (lambda m, X, y: m.append(X, y[:, :1]), "y must be .* shape 3 x 4 on"),
         (lambda m, X, y: m.append(X, y, y[:, 0]), "where must be a torch.bool"),
@@ -356,7 +358,7 @@ class TestState:
         ),
         (
             lambda m, X, y: LinearModels(X, 1, noise_variance=1.0),
-            "features must be FourierFeatures, got Tensor",
+            "features must be FourierFeatures, got torch.float64 of",
         ),
     ],
 )

@@ -24,8 +24,8 @@ _PROBED: WeakSet[Kernel] = WeakSet()
 def autograd_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
     """Differentiate the kernel by ``torch.func``, each pair on its own.
 
-    GPyTorch centres points at their mean before it expands squared distances, so a
-    matrix of one pair is exact at coincident points, where a larger one is not.
+    GPyTorch centres points at their mean before it expands squared distances. So the
+    matrix of one pair is exact at coincident points, while a larger one is not.
     """
     if order == 0:
         return (_dense(kernel, pairs.X1, pairs.X2),)
@@ -33,7 +33,7 @@ def autograd_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
     split = -2 if pairs.aligned else -3
     batch_shape = torch.broadcast_shapes(shape[:split], kernel.batch_shape)
     # Kernels align their batch shape with the last batch dimensions of the points, so
-    # the pairs go to the front.
+    # the dimensions of the pairs come first.
     inner = tuple(range(len(batch_shape), len(batch_shape) - split - 1))
     outer = tuple(range(-split - 1))
     x1, x2 = (
@@ -42,7 +42,7 @@ def autograd_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
     )  # pairs x batch_shape x d
 
     def total(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
-        # No two pairs share a term, so the sum's gradient holds that of each pair.
+        # No two pairs share a term, so the gradient of the sum is that of each pair.
         value = _dense(kernel, x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
         return value.sum(), value
 
@@ -65,11 +65,11 @@ def autograd_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 
 def check_by_probe(kernel: Kernel, X: Tensor) -> None:
-    """Check once that autograd is right about an unknown kernel at coincident points.
+    """Check once that autograd is right at coincident points of an unknown kernel.
 
     The mixed second derivative at one point must agree with the central difference of
-    first derivatives around it. The point lies in the unit cube and the unit ball and
-    depends on the kernel and the number of features only.
+    first derivatives around it. The point lies in the unit cube and in the unit ball,
+    and depends only on the kernel and the number of features.
     """
     if kernel in _PROBED:
         return
@@ -98,8 +98,8 @@ def check_by_probe(kernel: Kernel, X: Tensor) -> None:
     if not torch.allclose(cross, expected, rtol=0.0, atol=tolerance):
         raise UnsupportedKernelError(
             f"{type(kernel).__name__} has no mixed second derivative at coincident "
-            "points, or autograd gets it wrong: at a test point it gives "
-            f"{cross.flatten()[0]:.4g} where differences of the gradient give "
+            "points, or autograd gets it wrong: at a test point autograd gives "
+            f"{cross.flatten()[0]:.4g}, differences of the gradient give "
             f"{expected.flatten()[0]:.4g}. {_ADVICE}"
         )
     _PROBED.add(kernel)
@@ -108,8 +108,8 @@ def check_by_probe(kernel: Kernel, X: Tensor) -> None:
 def _dense(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     """Return the kernel matrix, by a formula in which X1 and X2 are two variables.
 
-    GPyTorch takes shortcuts for X1 equal to X2 that ignore X2 and so its derivatives.
-    Unequal shapes keep it from them, whatever the values.
+    If X1 equals X2, GPyTorch takes shortcuts that ignore X2 and its derivatives.
+    Unequal shapes prevent them.
     """
     num_columns = X2.shape[-2]
     if X1.shape[-2] == num_columns:

@@ -49,8 +49,7 @@ ClosedForm = Callable[[Kernel, Pairs, int], Jet]
 def closed_form(kernel: Kernel) -> ClosedForm | None:
     """Return the kernel's closed form, or None if it has none.
 
-    A subclass that leaves the formula alone has that of its parent; one that changes
-    it is a kernel of its own.
+    A subclass that does not override the formula has the closed form of its parent.
     """
     cls = type(kernel)
     if cls.covar_dist is not Kernel.covar_dist:
@@ -77,8 +76,8 @@ def _radial_jet(pairs: Pairs, order: int, lengthscale: Tensor, profile: Profile)
 def _squared_distances(X1: Tensor, X2: Tensor) -> Tensor:
     """Return squared distances in O(n m) memory, with exact derivatives.
 
-    Rounding can leave a distance below zero. It is lifted to zero as a constant: the
-    derivative of a clamp would be lost there, and with it that of the kernel.
+    Rounding can make a distance negative. A constant lifts it to zero, because a clamp
+    would lose the derivative there, and with it that of the kernel.
     """
     center = X2.detach().reshape(-1, X2.shape[-1]).mean(dim=0)
     X1, X2 = X1 - center, X2 - center
@@ -91,8 +90,8 @@ def _squared_distances(X1: Tensor, X2: Tensor) -> Tensor:
 class _DistanceProfile(torch.autograd.Function):
     r"""A profile whose formula uses :math:`\sqrt q`, differentiable at q = 0.
 
-    Autograd through the root gives nan there, or zero if it is guarded. This takes
-    :math:`\phi' = -\rho/2` and :math:`\rho' = -\tau/2` from the formula instead, which
+    Autograd through the root gives nan there, or zero if it is guarded. Instead,
+    :math:`\phi' = -\rho/2` and :math:`\rho' = -\tau/2` come from the formula, which
     returns phi, rho, tau and tau' and must be finite at 0.
     """
 
@@ -193,7 +192,7 @@ _MATERN_FORMULAS: dict[float, Profile] = {
 
 def _matern_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
     def profile(q: Tensor) -> Jet:
-        if kernel.nu == 0.5:  # has a value, but no derivatives to offer
+        if kernel.nu == 0.5:  # it has a value, but no derivatives
             root, positive = _root(q)
             return (torch.exp(-root * positive),)
         return _DistanceProfile.apply(q, _MATERN_FORMULAS[kernel.nu])
@@ -251,7 +250,7 @@ def _polynomial_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 
 def _scaled_power(base: Tensor, factor: float, power: float) -> Tensor:
-    # At base 0 a vanishing derivative would otherwise be 0 times infinity.
+    # At base 0, a vanishing derivative would otherwise be 0 times infinity.
     return torch.zeros_like(base) if factor == 0 else factor * base.pow(power)
 
 
@@ -288,6 +287,6 @@ _CLOSED_FORMS: dict[Any, ClosedForm] = {
 
 def _outer_plus_diagonal(left: Tensor, right: Tensor, diagonal: Tensor) -> Tensor:
     matrix = outer(left, right)
-    # In place: the largest tensor of this module is written once.
+    # In place, so that the largest tensor of this module is written once.
     matrix.diagonal(dim1=-2, dim2=-1).add_(diagonal)
     return matrix

@@ -1,8 +1,8 @@
 """Covariances of a process and of its gradient, without the cost of a kernel call.
 
 A radial kernel (RBF, Matern-5/2, rational quadratic, also scaled) is evaluated from its
-profile: at 50 batch elements of 6 points 5 times as fast as the general path. Any other
-kernel goes through :mod:`botorch_dp.models.kernels.derivatives`. Nothing here is
+profile: with 50 batch elements of 6 points, 5 times as fast as the general path. All
+other kernels use :mod:`botorch_dp.models.kernels.derivatives`. Nothing here is
 differentiable, and nothing sees private data.
 """
 
@@ -24,7 +24,7 @@ from botorch_dp.models.kernels.radial import radial_kernel
 
 
 def default_gradient_kernel(x: Tensor) -> Kernel:
-    r"""Return an RBF kernel of which the gradient has standard deviation 1 a priori.
+    r"""Return an RBF kernel whose gradient has a prior standard deviation of 1.
 
     The length scale is :math:`\ell = \max(2, \sqrt p)` and the variance
     :math:`\ell^2`, so that the prior covariance of the gradient is the identity.

@@ -8,16 +8,16 @@ process, each data set a task [Bonilla2007multitask]_. Here
 .. math::
     k_1(V, V') = \rho^{\,|\{i : V_i \ne V'_i\}|}, \qquad 0 \le \rho \le 1,
 
-where :math:`\rho` is the correlation that is stated for neighbours, which differ in one
-record. **Why it is a kernel**: it is the product over the records of
+where :math:`\rho` is the correlation of neighbours, which differ in one record. **Why
+it is a kernel**: it is the product over the records of
 :math:`\rho + (1 - \rho) \, 1[V_i = V'_i]`, each a constant plus an identity with
-weights that are not negative, and products of kernels are kernels. Expanded, it
-contains :math:`(1 - \rho)^m \, 1[V = V']`: the matrix of any different data sets of m
-records is positive definite if :math:`\rho < 1`. Negative correlations are no option:
-data sets that differ in the same record are all neighbours of one another, and n
-variables cannot all be correlated with less than :math:`-1 / (n - 1)`.
+nonnegative weights, and products of kernels are kernels. Its expansion contains
+:math:`(1 - \rho)^m \, 1[V = V']`, so the matrix of distinct data sets of m records is
+positive definite if :math:`\rho < 1`. Negative correlations are impossible: data sets
+that differ in the same record are all neighbours of each other, and the pairwise
+correlation of n variables cannot be below :math:`-1 / (n - 1)`.
 
-Nothing here sees private data: these are priors, for bounds and for simulations.
+Nothing here sees private data: these are priors for bounds and simulations.
 
 References:
     .. [Bonilla2007multitask] E. Bonilla, K. M. Chai and C. Williams. Multi-task
@@ -33,10 +33,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_count
+from botorch_dp._validation import check_count, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
-
-_DTYPES = (torch.float32, torch.float64)
 
 
 def check_correlation(name: str, value: float) -> float:
@@ -66,13 +64,13 @@ def dataset_correlation(num_different: int, *, correlation: float) -> float:
 class DatasetKernel(Kernel):
     r"""The product kernel :math:`k_1(V, V') \, k_2(x, x')` on rows (data set, point).
 
-    The first coordinate of an input says which data set, counted from zero; the others
-    are the point. For GPs on several data sets at once, in GPyTorch and BoTorch.
+    The first coordinate of an input is the index of the data set, starting at 0; the
+    others are the point. GPyTorch and BoTorch can use it for several data sets at once.
 
     Args:
         base_kernel: The kernel :math:`k_2` on points.
         datasets: The n data sets, ``n x m`` if a record is a number, or ``n x m x p``.
-            By default two neighbours. Which records differ is all that is used.
+            By default two neighbours. Only which records differ matters.
         correlation: The correlation :math:`\rho` of neighbours, from 0 to 1.
 
     Attributes:
@@ -160,15 +158,15 @@ def sample_neighbours(
     .. math::
         f = R z, \qquad f' = \rho f + \sqrt{1 - \rho^2} \, R z'.
 
-    R comes from the eigenvectors: exact up to rounding, without jitter, in O(N^3) once
-    for all samples.
+    R comes from an eigendecomposition, exact up to rounding and without jitter, in
+    O(N^3) for all samples together.
 
     Args:
         kernel: The kernel :math:`k_2`, on the device of the points.
         points: A ``batch_shape x N x d`` tensor.
         correlation: The correlation :math:`\rho`, from 0 to 1.
         num_samples: The number of pairs.
-        generator: Seeds the draws.
+        generator: The generator of the draws.
 
     Returns:
         f and f', each ``num_samples x batch_shape x N``.
@@ -184,15 +182,7 @@ def sample_neighbours(
     """
     correlation = check_correlation("correlation", correlation)
     num_samples = check_count("num_samples", num_samples)
-    if (
-        not isinstance(points, Tensor)
-        or points.dim() < 2
-        or points.dtype not in _DTYPES
-    ):
-        raise InvalidArgumentError(
-            "points must be a batch_shape x N x d tensor of dtype torch.float32 or "
-            f"torch.float64, got {points!r}."
-        )
+    check_tensor("points", points, ("...", "N", "d"))
     values, vectors = torch.linalg.eigh(kernel(points).to_dense())
     root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
     z = torch.randn(

@@ -6,16 +6,16 @@ If f is a Gaussian process with covariance k, its gradient is one too, with
     \mathrm{Cov}(\nabla f(x_1), f(x_2)) = \nabla_1 k(x_1, x_2), \qquad
     \mathrm{Cov}(\nabla f(x_1), \nabla f(x_2)) = \nabla_1 \nabla_2^\top k(x_1, x_2).
 
-Any twice differentiable GPyTorch kernel will do. RBF, Matern-5/2, rational quadratic,
-periodic, cosine, polynomial, linear and constant kernels have closed forms; scaled,
-summed and multiplied kernels are put together from their parts; what remains goes
-through ``torch.func``, pair by pair, after a probe that its derivatives are right where
-two points coincide. There autograd cannot be trusted: the mixed second derivative of
-GPyTorch's Matern, periodic and cosine kernels comes out as zero (for Matern-5/2 it is
-5/3 at unit scale), because they are computed from distances instead of their squares.
+Any twice differentiable GPyTorch kernel is supported. RBF, Matern-5/2, rational
+quadratic, periodic, cosine, polynomial, linear and constant kernels have closed forms;
+scaled, summed and multiplied kernels are composed from their parts. All others use
+``torch.func``, pair by pair, after a check that its derivatives are correct where two
+points coincide. Autograd cannot be trusted there: for GPyTorch's Matern, periodic and
+cosine kernels it gives a mixed second derivative of zero (for Matern-5/2 it is 5/3 at
+unit scale), because they are computed from distances instead of their squares.
 
-All results are differentiable in the points and in the kernel's hyperparameters, at
-coincident points too. Nothing here sees private data.
+All results are differentiable in the points and in the kernel's hyperparameters, also
+at coincident points. Nothing here sees private data.
 """
 
 import functools
@@ -35,6 +35,7 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
+from botorch_dp._validation import check_instance, describe
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.kernels.autograd import autograd_jet, check_by_probe
 from botorch_dp.models.kernels.closed_forms import closed_form
@@ -48,12 +49,12 @@ from botorch_dp.models.kernels.jets import (
 )
 
 _NOT_DIFFERENTIABLE: dict[type[Kernel], str] = {
-    ArcKernel: "its mask may switch coordinates off abruptly",
+    ArcKernel: "its mask can switch coordinates off abruptly",
     CategoricalKernel: "it compares categories",
     HammingIMQKernel: "it compares categories",
     IndexKernel: "it compares categories",
-    PiecewisePolynomialKernel: "it is computed from distances, of which autograd loses "
-    "the second derivative at coincident points (and with q=0 it has a kink there)",
+    PiecewisePolynomialKernel: "it is computed from distances, whose second derivative "
+    "autograd loses at coincident points (and with q=0 it has a kink there)",
 }
 _ADVICE = "use RBFKernel, MaternKernel(nu=2.5) or another smooth kernel instead."
 
@@ -157,18 +158,18 @@ def check_twice_differentiable(kernel: Kernel) -> None:
     """Raise if the kernel, or a part of it, is known not to be smooth enough.
 
     A process has a gradient if its kernel has a mixed second derivative at coincident
-    points. Matern-3/2 has one, but with a kink: the posterior of the gradient would
-    not be differentiable in the point, so it is refused as well. A kernel unknown to
-    this library passes here; it is probed when its derivatives are first asked for.
+    points. Matern-3/2 has one, but with a kink: the posterior of the gradient would not
+    be differentiable in the point, so it is not supported either. Kernels unknown to
+    this library pass here; they are probed when derivatives are first computed.
 
     Raises:
-        UnsupportedKernelError: With the part's name and what to use instead.
+        UnsupportedKernelError: With the name of the part and what to use instead.
     """
     _check_kernel(kernel, order=2)
 
 
 def _evaluate(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
-    """Return the kernel's jet at the pairs, every part in its full shape."""
+    """Return the kernel's jet at the pairs, each part in its full shape."""
     _check_kernel(kernel, order)
     batch_shape = _check_points(kernel, pairs)
     jet = _call_jet(kernel, pairs, order)
@@ -182,7 +183,7 @@ def _evaluate(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 
 def _call_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
-    """Follow ``Kernel.__call__``: select the active dimensions, then go forward."""
+    """Mirror ``Kernel.__call__``: select the active dimensions, then go forward."""
     dims = kernel.active_dims
     if dims is None:
         return _forward_jet(kernel, pairs, order)
@@ -196,10 +197,10 @@ def _call_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 
 def _forward_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
-    """Follow ``Kernel.forward``: take composite kernels apart, evaluate the others."""
+    """Mirror ``Kernel.forward``: take composite kernels apart, evaluate the others."""
     forward = type(kernel).forward
     if forward is ScaleKernel.forward:
-        # Like ScaleKernel, which has taken over its base kernel's active dimensions.
+        # A ScaleKernel has already selected the active dimensions of its base kernel.
         base = _forward_jet(kernel.base_kernel, pairs, order)
         return scale_jet(pairs.scalars(kernel.outputscale.unsqueeze(-1)), base)
     if forward in (AdditiveKernel.forward, ProductKernel.forward):
@@ -221,10 +222,7 @@ def _forward_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
 
 
 def _check_kernel(kernel: Kernel, order: int) -> None:
-    if not isinstance(kernel, Kernel):
-        raise InvalidArgumentError(
-            f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}."
-        )
+    check_instance("kernel", kernel, Kernel, expected="a gpytorch.kernels.Kernel")
     for part in (kernel, *kernel.sub_kernels()):
         reason = _reason_against(part, order)
         if reason is not None:
@@ -238,8 +236,8 @@ def _reason_against(kernel: Kernel, order: int) -> str | None:
     dummy = torch.empty(1, 1, device="cpu")
     if kernel.num_outputs_per_input(dummy, dummy) != 1:
         return (
-            "it has several outputs for each point; pass the kernel of the function "
-            "alone, its derivatives are computed here."
+            "it has several outputs per point; pass the kernel of the function alone, "
+            "its derivatives are computed here."
         )
     if order == 0:
         return None
@@ -266,9 +264,9 @@ def _check_points(kernel: Kernel, pairs: Pairs) -> torch.Size:
     X1, X2 = pairs.X1, pairs.X2
     for name, X in zip(names, (X1, X2), strict=True):
         if not isinstance(X, Tensor) or not X.is_floating_point() or X.dim() < 2:
-            got = f"{X.dtype} of shape {tuple(X.shape)}" if isinstance(X, Tensor) else X
             raise InvalidArgumentError(
-                f"{name} must be a floating-point `... x n x d` tensor, got {got}."
+                f"{name} must be a floating-point ... x n x d tensor, got "
+                f"{describe(X)}."
             )
     if X1.shape[-1] != X2.shape[-1] or X1.dtype != X2.dtype or X1.device != X2.device:
         raise InvalidArgumentError(
@@ -279,8 +277,8 @@ def _check_points(kernel: Kernel, pairs: Pairs) -> torch.Size:
     for tensor in (*kernel.parameters(), *kernel.buffers()):
         if tensor.device != X1.device:
             raise InvalidArgumentError(
-                f"kernel is on {tensor.device} and {names[0]} on {X1.device}; move it "
-                f"with kernel.to({names[0]})."
+                f"kernel must be on the device of {names[0]}, {X1.device}, got "
+                f"{tensor.device}; move it with kernel.to({names[0]})."
             )
     shapes = (X1.shape[:-2], X2.shape[:-2], kernel.batch_shape)
     try:

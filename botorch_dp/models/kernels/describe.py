@@ -1,4 +1,4 @@
-"""Kernels in plain values, to tell one from another."""
+"""Kernels as plain values, to compare them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from gpytorch.kernels import Kernel
 
 
 def describe_kernel(kernel: Kernel) -> list[dict[str, Any]]:
-    """Return a kernel as plain values: all that tells it from another."""
+    """Return the types, settings and parameters of a kernel and of all its parts."""
     return [
         {
             "type": type(part).__name__,

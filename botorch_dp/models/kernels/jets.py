@@ -1,9 +1,9 @@
 r"""Jets: a kernel's value and derivatives at pairs of points, as one value.
 
-A *jet* is a tuple: of order 0 :math:`(k,)`, of order 1 :math:`(k, \nabla_1 k)`, of
-order 2 :math:`(k, \nabla_1 k, \nabla_2 k, \nabla_1 \nabla_2^\top k)`. Jets add,
+A *jet* is a tuple: :math:`(k,)` of order 0, :math:`(k, \nabla_1 k)` of order 1, and
+:math:`(k, \nabla_1 k, \nabla_2 k, \nabla_1 \nabla_2^\top k)` of order 2. Jets add,
 multiply and scale as kernels do, so that sums and products of kernels follow from
-their parts. Parts of a jet need only broadcast to their full shapes.
+their parts. The parts of a jet only need to broadcast to their full shapes.
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Pairs:
 
     @property
     def left(self) -> Tensor:
-        """X1, such that it broadcasts over the pairs."""
+        """X1 in a shape that broadcasts over the pairs."""
         return self.X1 if self.aligned else self.X1.unsqueeze(-2)
 
     @property
     def right(self) -> Tensor:
-        """X2, such that it broadcasts over the pairs."""
+        """X2 in a shape that broadcasts over the pairs."""
         return self.X2 if self.aligned else self.X2.unsqueeze(-3)
 
     def select(self, dims: Tensor) -> "Pairs":

@@ -1,8 +1,9 @@
-r"""Radial kernels, reduced to what fast geometry needs.
+r"""Radial kernels in the form that fast geometry needs.
 
-:math:`k(x, x') = \sigma^2 \phi(q)` with :math:`q = \|(x - x')/\ell\|^2`: length scales,
-an output scale and the profiles :math:`\phi, \rho = -2\phi', \tau = 4\phi''` of
-:mod:`botorch_dp.models.kernels.closed_forms`. Hyperparameters are taken as constants.
+A radial kernel :math:`k(x, x') = \sigma^2 \phi(q)` with
+:math:`q = \|(x - x')/\ell\|^2` is given by length scales, an output scale and the
+profiles :math:`\phi, \rho = -2\phi', \tau = 4\phi''` of
+:mod:`botorch_dp.models.kernels.closed_forms`. Hyperparameters are constants.
 """
 
 import functools
@@ -28,7 +29,7 @@ class RadialKernel:
     Attributes:
         inverse_lengthscale: A ``d`` tensor.
         outputscale: A scalar tensor, the variance of the process.
-        unit_profile: From squared distances q to phi, rho and tau at unit output scale.
+        unit_profile: Maps squared distances q to phi, rho and tau at unit output scale.
     """
 
     inverse_lengthscale: Tensor
@@ -43,7 +44,7 @@ class RadialKernel:
 
 @torch.no_grad()
 def radial_kernel(kernel: Kernel, X: Tensor) -> RadialKernel | None:
-    """Return the kernel in radial form, or None if it does not have one.
+    """Return the kernel in radial form, or None if it has none.
 
     Args:
         kernel: RBF, Matern-5/2 or rational quadratic, also inside ``ScaleKernel``;

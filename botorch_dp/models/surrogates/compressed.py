@@ -1,14 +1,14 @@
-r"""Sliced-Wasserstein compression: few points that know the gradient at another.
+r"""Sliced-Wasserstein compression: few points that determine the gradient at another.
 
-A server that has moved to :math:`\theta` needs points D near it and weights
-:math:`W = \nabla k(\theta, D) (K + s^2 I)^{-1}`; a user then gets its gradient from its
-own losses at D as W times the losses. Both depend on public points and a fixed kernel
-only ([LDPBO2025]_, section 3.2; posterior means are not used, see
+A server at :math:`\theta` needs points D near it and the weights W of
+:mod:`botorch_dp.models.gradient_weights`; a user's gradient is then W times its own
+losses at D. Points and weights depend on public points and a fixed kernel only
+([LDPBO2025]_, section 3.2; posterior means are not used, see
 :mod:`botorch_dp.models.surrogates.wasserstein`). Two rules keep D small:
 
 **Trace** (default). Keep :math:`\mathrm{tr}\, \Sigma_D(\theta) / p \le \kappa^2`. Then
-D is within :math:`\kappa` of every larger dictionary D', without any projections: as
-:math:`\Sigma_{D'} \preceq \Sigma_D`, and :math:`(a - b)^2 \le a^2 - b^2` if
+D is within :math:`\kappa` of every larger dictionary D', without any projections: since
+:math:`\Sigma_{D'} \preceq \Sigma_D`, :math:`(a - b)^2 \le a^2 - b^2` if
 :math:`a \ge b \ge 0`, and :math:`E\, u u^\top = I / p`,
 
 .. math::
@@ -18,11 +18,11 @@ D is within :math:`\kappa` of every larger dictionary D', without any projection
     = \frac{\mathrm{tr}(\Sigma_D - \Sigma_{D'})}{p}
     \le \frac{\mathrm{tr}\, \Sigma_D}{p} \le \kappa^2.
 
-**Literal**. Algorithm 2 of the paper, with the point removed that its line 10 forgets
-to remove. Each step is compared with its own enlarged dictionary, so that errors add up
-without a bound; and a first point changes standard deviations only to second order
-(by 0.015 at p = 20). So it collapses: with :math:`\kappa = 0.1` at p = 20 under noise
-there is one point left. It is here to reproduce, and warns.
+**Literal**. Algorithm 2 of the paper, except that it removes the point which line 10
+forgets to remove. Each step is compared with its own enlarged dictionary, so errors add
+up without a bound, and a first point changes standard deviations only to second order
+(by 0.015 at p = 20). Therefore the dictionary collapses: with :math:`\kappa = 0.1`,
+p = 20 and noise, one point remains. The rule is here to reproduce the paper, and warns.
 
 References:
     .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
@@ -37,20 +37,19 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_count, check_positive
+from botorch_dp._validation import (
+    check_box,
+    check_choice,
+    check_count,
+    check_positive,
+)
 from botorch_dp.exceptions import CollapseWarning, InvalidArgumentError
-from botorch_dp.models.dictionary import KernelDictionary
+from botorch_dp.models.gradient_weights import GradientWeights
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
-from botorch_dp.models.kernels.derivatives import (
-    kernel_gradient,
-    prior_gradient_covariance,
-)
 from botorch_dp.models.kernels.describe import describe_kernel
-from botorch_dp.models.surrogates.base import GradientSurrogate, check_box
-from botorch_dp.models.surrogates.padded_dictionary import (
-    PaddedDictionary,
-    PaddedGradient,
-)
+from botorch_dp.models.surrogates.base import GradientSurrogate
+from botorch_dp.models.surrogates.compress import RULES, compress
+from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 from botorch_dp.models.surrogates.pruning import (
     append_best,
     prune_by_distance,
@@ -69,144 +68,60 @@ __all__ = [
     "sliced_wasserstein",
 ]
 
-_RULES = ("trace", "literal")
-# Of the budget for the mean variance: appending goes on until half is used, pruning
-# until all is. Measured along noisy paths, the whole for both left up to 2.5 points
-# more (p = 20) and violated the rule up to three times as often.
+# Appending stops at this share of the budget for the mean variance; pruning may use all
+# of it. Measured along noisy paths, 1 for both left up to 2.5 points more (p = 20) and
+# violated the rule up to three times as often.
 _APPEND_TO = 0.5
-# A search has stalled if it removes less than this share of a direction's variance.
+# A search stalls if it removes less than this share of a direction's variance.
 _STALLED = 0.1
 # Distances to search at, in length scales.
 _RADII = (0.05, 0.1, 0.2, 0.4, 0.8)
-# Updates after which a dictionary has had the time to fill.
+# The number of updates after which a dictionary should be full.
 _WARM_UP = 10
-
-
-@torch.no_grad()
-def compress(
-    dictionary: KernelDictionary,
-    x: Tensor,
-    budget: float,
-    *,
-    rule: str = "trace",
-    num_projections: int = 100,
-    seed: int = 0,
-) -> KernelDictionary:
-    r"""Leave out points as long as the gradient's posterior stays within a budget.
-
-    Points are left out one by one, always the one that is missed least, and at least
-    one is kept. The posterior compared with is that of the whole dictionary.
-
-    Args:
-        dictionary: A dictionary without batch dimensions; it is not changed.
-        x: A ``p`` tensor: where the gradient matters.
-        budget: The distance :math:`\kappa` in :math:`SW_2`, in units of the gradient.
-        rule: ``"trace"`` bounds the distance by the trace of the difference of
-            covariances over p; ``"literal"`` measures it by random projections.
-        num_projections: How many, for ``"literal"``.
-        seed: Of the projections.
-
-    Returns:
-        A dictionary of the points that are left, in their order.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> near = 0.1 * torch.eye(2, dtype=torch.float64)
-        >>> points = torch.cat([near, -near, near + 9.0])
-        >>> dictionary = KernelDictionary(RBFKernel(), points)
-        >>> x = torch.zeros(2, dtype=torch.float64)
-        >>> compress(dictionary, x, 0.01).num_points
-        4
-        >>> compress(dictionary, x, 0.2).num_points
-        3
-    """
-    kappa = check_positive("budget (kappa)", budget)
-    check_choice("rule", rule, _RULES)
-    if dictionary.batch_shape:
-        raise InvalidArgumentError(
-            "dictionary must have no batch dimensions, got batch_shape "
-            f"{tuple(dictionary.batch_shape)}; compress its elements one by one."
-        )
-    dim = dictionary.points.shape[-1]
-    directions = projection_directions(
-        dim,
-        num_projections,
-        seed=seed,
-        dtype=dictionary.dtype,
-        device=dictionary.device,
-    )
-    if not isinstance(x, Tensor) or x.shape != (dim,):
-        raise InvalidArgumentError(f"x must be a tensor of {dim} numbers, got {x!r}.")
-    everything = torch.arange(dictionary.num_points, device=dictionary.device)
-    smaller, x = dictionary.subset(everything), x.to(dictionary.points).unsqueeze(0)
-    prior = prior_gradient_covariance(smaller.kernel, x).squeeze(0)
-    before: Tensor | None = None
-    while smaller.num_points > 1:
-        C = kernel_gradient(smaller.kernel, x, smaller.points).squeeze(0).mT
-        leave_one_out = smaller.leave_one_out(C)
-        covariance = prior - leave_one_out.weights @ C.mT
-        before = covariance if before is None else before
-        if rule == "trace":
-            trace = (covariance - before).trace() + leave_one_out.trace_increase
-            distances = (trace.clamp(min=0.0) / dim).sqrt()
-        else:
-            distances = leave_one_out_distances(
-                leave_one_out, covariance, directions, reference=before
-            )
-        least, index = distances.min(dim=-1)
-        if least > kappa:
-            break
-        smaller.delete(int(index))
-    return smaller
 
 
 class CompressedSurrogate(GradientSurrogate):
     r"""A small dictionary that follows a moving point, batched.
 
-    At every :meth:`update` the dictionary is brought to know the gradient at the new
-    point, by appending points near it and leaving out others. Under the trace rule
-    nothing but the weights changes while the rule holds and there are p + 1 points.
-    Where it is violated, points are appended, one by one, until half of the budget is
-    used; then others go, the least missed first (those that x has left behind), as long
-    as the rule holds and more than p + 1 are left. If it cannot be made to hold (the
-    noise leaves p + 1 points about :math:`\sqrt{2 s^2 / k(x, x)}` of the prior
-    variance), what was found is kept, at most 4 p + 4 points, and :attr:`covariance`
-    shows it.
+    Every :meth:`update` appends points near the new x and deletes others. Under the
+    trace rule only the weights change while the rule is satisfied and there are p + 1
+    points. Otherwise points are appended, one by one, until half of the budget is used;
+    then points are deleted, those with the smallest effect first, as long as the rule
+    is satisfied and more than p + 1 remain. If it cannot be satisfied (with p + 1
+    points, the noise leaves about :math:`\sqrt{2 s^2 / k(x, x)}` of the prior
+    variance), at most 4 p + 4 points are kept, and :attr:`covariance` shows how much
+    uncertainty remains.
 
-    A point to append is searched on a line through x along the top eigenvector v of
-    the posterior covariance :math:`\Sigma`, at 0.05 to 0.8 length scales on both
-    sides: the one that lowers the trace most, by :math:`\|c(\xi)\|^2 / \sigma(\xi)`
-    with c its covariance with the gradient and :math:`\sigma` its variance given D. A
-    length scale along v is :math:`\sqrt{k(x, x) / v^\top \Sigma_0 v}`, with
-    :math:`\Sigma_0` the prior covariance; for an RBF kernel that is its own. While the
-    value at x itself is unknown, x is appended first: no single point beside it says
-    much about a difference.
+    The point to append lies on a line through x along the top eigenvector v of the
+    posterior covariance :math:`\Sigma`, at 0.05 to 0.8 length scales on both sides. It
+    is the one that lowers the trace most, by :math:`\|c(\xi)\|^2 / \sigma(\xi)` with c
+    its covariance with the gradient and :math:`\sigma` its variance given D. A length
+    scale along v is :math:`\sqrt{k(x, x) / v^\top \Sigma_0 v}`, with :math:`\Sigma_0`
+    the prior covariance; for an RBF kernel that is its own. While the value at x itself
+    is uncertain, x is appended first, because a difference needs both of its values.
 
-    With p + 1 points differences are one-sided, and the budget is an error that stays:
-    the root mean squared error of a partial derivative, for functions from the prior.
-    It does not average out. Following a quadratic with second derivatives 1 to its
-    minimum with :math:`\kappa = 0.1`, the average of the iterates came to rest 0.03 to
-    0.05 from it in each coordinate. A symmetric :class:`Stencil` of 2 p points has no
-    such error.
+    With p + 1 points differences are one-sided, and the budget is a bias: the root mean
+    squared error of a partial derivative, for functions from the prior. It does not
+    average out. On a quadratic with second derivatives 1 and with :math:`\kappa = 0.1`,
+    the average of the iterates converged 0.03 to 0.05 from the minimum in each
+    coordinate. A symmetric :class:`Stencil` of 2 p points has no such error.
 
-    Geometry is in double precision whatever the dtype of x, which is that of all
-    results. It sees no losses: what is published is a function of the points that were
-    visited, all of them public.
+    The surrogate sees no losses: it is a function of the visited points, all of them
+    public.
 
     Args:
-        initial_x: A ``batch_shape x p`` tensor: where to start. The dictionary is ready
-            for it.
+        initial_x: A ``batch_shape x p`` tensor: the first point, for which the
+            dictionary is prepared.
         budget: The budget :math:`\kappa`, in units of the gradient.
         rule: ``"trace"`` or ``"literal"``, see the top of this module.
         kernel: A twice differentiable kernel without batch dimensions, its
             hyperparameters fixed. By default RBF with length scale
-            :math:`\ell = \max(2, \sqrt p)` and variance :math:`\ell^2`: a prior
-            standard deviation of 1 for each partial derivative, in units of which the
-            budget then is.
+            :math:`\ell = \max(2, \sqrt p)` and variance :math:`\ell^2`, with which each
+            partial derivative has a prior standard deviation of 1.
         noise_variance: The variance :math:`s^2`; 1e-6 of the prior variance by default.
         bounds: A ``2 x p`` box that no point of the dictionary leaves.
-        num_projections: How many directions the literal rule averages over.
-        seed: Of these directions, which are public.
+        num_projections: The number of directions over which the literal rule averages.
+        seed: The seed of these directions, which are public.
 
     Example:
         >>> x = torch.zeros(2, dtype=torch.float64)
@@ -233,12 +148,12 @@ class CompressedSurrogate(GradientSurrogate):
     ) -> None:
         super().__init__(initial_x)
         self.budget = check_positive("budget (kappa)", budget)
-        self.rule = check_choice("rule", rule, _RULES)
+        self.rule = check_choice("rule", rule, RULES)
         self.num_projections = check_count("num_projections", num_projections)
         self.seed = check_count("seed", seed, minimum=0)
         x = self._flat(initial_x)
         if bounds is not None:
-            bounds = check_box(bounds, self.dim).to(x.device)
+            bounds = check_box("bounds", bounds, dim=self.dim, finite=False).to(x)
         self._bounds = bounds
         kernel = default_gradient_kernel(x) if kernel is None else kernel
         if noise_variance is None:
@@ -256,8 +171,8 @@ class CompressedSurrogate(GradientSurrogate):
     def points(self) -> Tensor:
         """Where to evaluate, ``batch_shape x S x p``.
 
-        S is the largest number of points in the batch. Where there are fewer, empty
-        slots hold x itself, and have weight zero.
+        S is the largest number of points in the batch. Elements with fewer points
+        repeat x, with weight zero.
         """
         x = self._clamp(self._x).unsqueeze(-2)
         mask = self._dictionary.mask.unsqueeze(-1)
@@ -274,11 +189,11 @@ class CompressedSurrogate(GradientSurrogate):
         return self._shaped(self._posterior.covariance)
 
     def update(self, x: Tensor) -> None:
-        """Move to ``x``, a ``batch_shape x p`` tensor, and bring the dictionary along.
+        """Move to ``x``, a ``batch_shape x p`` tensor, and adapt the dictionary.
 
         Warns:
-            CollapseWarning: Once, if the literal rule leaves fewer than p points, with
-                which no posterior can know the gradient.
+            CollapseWarning: Once, if the literal rule leaves fewer than p points, which
+                cannot determine the gradient.
         """
         super().update(x)
         self._num_updates += 1
@@ -306,7 +221,7 @@ class CompressedSurrogate(GradientSurrogate):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Go on from the state of a surrogate with the same settings, to the bit."""
+        """Continue from the state of a surrogate with the same settings, to the bit."""
         x, num_updates = state_dict["x"], int(state_dict["num_updates"])
         if x.shape != self._x.shape or not x.isfinite().all():
             raise InvalidArgumentError(
@@ -315,30 +230,30 @@ class CompressedSurrogate(GradientSurrogate):
             )
         self._dictionary.load_state_dict(state_dict)
         self._num_updates = num_updates
-        self._settle_at(x.to(self._x).clone())
+        self._finish(x.to(self._x).clone())
 
     def _move(self, x: Tensor) -> None:
         if self.rule == "trace":
             posterior = self._dictionary.gradient(x)
-            # Not a number, and so not below the limit, where x is not finite.
-            holds = (posterior.trace <= self._limit) & self._is_filled(self._dictionary)
-            if holds.all():
-                self._settle_at(x, posterior)
+            # The trace is nan, hence not below the limit, where x is not finite.
+            kept = (posterior.trace <= self._limit) & self._is_filled(self._dictionary)
+            if kept.all():
+                self._finish(x, posterior)
                 return
-            changed = (~holds).nonzero().squeeze(-1)
+            changed = (~kept).nonzero().squeeze(-1)
         else:
             changed = torch.arange(len(x), device=x.device)
         if not x.isfinite().all():
-            raise InvalidArgumentError("x must be finite, got nan or inf in it.")
+            raise InvalidArgumentError("x must be finite, but contains nan or inf.")
         part = self._dictionary.select(changed)
         if self.rule == "trace":
             self._follow_trace_rule(part, x[changed])
         else:
             self._follow_literal_rule(part, x[changed])
-        part.settle()
+        part.refactorize()
         self._dictionary.assign(changed, part)
         self._dictionary.compact()
-        self._settle_at(x)
+        self._finish(x)
 
     def _follow_trace_rule(self, part: PaddedDictionary, x: Tensor) -> None:
         for _ in range(2 * self.dim + 2):
@@ -372,14 +287,14 @@ class CompressedSurrogate(GradientSurrogate):
             limit=self.budget,
         )
 
-    def _settle_at(self, x: Tensor, posterior: PaddedGradient | None = None) -> None:
+    def _finish(self, x: Tensor, posterior: GradientWeights | None = None) -> None:
         self._x = x
         self._posterior = posterior or self._dictionary.gradient(x)
         self._weights = self._shaped(self._posterior.weights)
 
     @property
     def _limit(self) -> float:
-        """How large the trace may be."""
+        """The largest trace that the budget allows."""
         return self.dim * self.budget**2
 
     def _is_filled(self, dictionary: PaddedDictionary) -> Tensor:
@@ -390,10 +305,10 @@ class CompressedSurrogate(GradientSurrogate):
             return
         self._warned = True
         warnings.warn(
-            f"After {self._num_updates} updates fewer points than the {self.dim} "
-            f"dimensions are left: under the literal rule with budget={self.budget} "
-            "the dictionary has collapsed, and the gradient is not known. Use "
-            "rule='trace', or a smaller budget.",
+            f"After {self._num_updates} updates the dictionary has fewer points than "
+            f"the {self.dim} dimensions: under the literal rule with "
+            f"budget={self.budget} it has collapsed and cannot determine the gradient. "
+            "Use rule='trace' or a smaller budget.",
             CollapseWarning,
             stacklevel=3,
         )

@@ -1,9 +1,9 @@
-r"""Surrogates on fixed random points, to compare compressed dictionaries with.
+r"""Surrogates on fixed random points, for comparison with compressed dictionaries.
 
 Every user evaluates its loss at the same M points Z, drawn once in a box around the
-start, and the gradient at a moving point x is W times these losses ([LDPBO2025]_,
-section D.4 and Table 9: M = 128). Nothing has to be searched or remembered, but the
-points do not follow x, and in many dimensions they are all far from it.
+first point, and the gradient at a moving point x is W times these losses
+([LDPBO2025]_, section D.4 and Table 9: M = 128). This needs no search and no state, but
+the points do not follow x, and in many dimensions all of them are far from it.
 
 Points, features and weights are public.
 
@@ -25,13 +25,18 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import (
+    check_box,
+    check_count,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.kernels.closed_forms import rbf_profile
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
 from botorch_dp.models.kernels.describe import describe_kernel
 from botorch_dp.models.kernels.radial import radial_kernel
-from botorch_dp.models.surrogates.base import GradientSurrogate, check_box
+from botorch_dp.models.surrogates.base import GradientSurrogate
 from botorch_dp.models.surrogates.wasserstein import public_generator
 
 
@@ -56,12 +61,9 @@ class _FixedSurrogate(GradientSurrogate):
         if bounds is None:
             lower, upper = x.amin(dim=0) - half_width, x.amax(dim=0) + half_width
         else:
-            lower, upper = check_box(bounds, self.dim).to(x.device)
+            lower, upper = check_box("bounds", bounds, dim=self.dim).to(x)
         self.box = torch.stack([lower, upper])
-        if not self.box.isfinite().all():
-            raise InvalidArgumentError(
-                f"bounds must be finite to draw points in, got {self.box.tolist()}."
-            )
+        check_tensor("The box around initial_x", self.box, finite=True)
         self.seed = check_count("seed", seed, minimum=0)
         self._generator = public_generator(seed, purpose=type(self).__name__)
         uniform = torch.rand(
@@ -82,8 +84,8 @@ class _FixedSurrogate(GradientSurrogate):
 
     @property
     def points(self) -> Tensor:
-        """Where to evaluate, ``batch_shape x M x p``: the same for all of the batch."""
-        points = self._points.to(self._dtype, copy=True)  # nobody's to change
+        """Where to evaluate, ``batch_shape x M x p``: the same for the whole batch."""
+        points = self._points.to(self._dtype, copy=True)
         return points.expand(*self._shape[:-1], *points.shape)
 
     @property
@@ -104,11 +106,11 @@ class _FixedSurrogate(GradientSurrogate):
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state, which may be published: where x is."""
+        """Return the state, which may be published: the current x."""
         return {"x": self._shaped(self._x).clone()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Go on from the state of a surrogate with the same settings."""
+        """Continue from the state of a surrogate with the same settings."""
         self.update(state_dict["x"].to(self._weights))
 
     def _move(self, x: Tensor) -> None:
@@ -131,15 +133,15 @@ class NystromSurrogate(_FixedSurrogate):
     [Williams2001nystrom]_.)
 
     Args:
-        initial_x: A ``batch_shape x p`` tensor: where to start.
+        initial_x: A ``batch_shape x p`` tensor: the first x.
         num_points: The number M of points.
-        half_width: How far from the start points lie, at most, in each coordinate.
-        bounds: A ``2 x p`` box to draw them from instead.
+        half_width: The largest distance of points from the first x, per coordinate.
+        bounds: A ``2 x p`` box to draw the points from instead.
         kernel: A twice differentiable kernel without batch dimensions, its
             hyperparameters fixed; by default that of
             :class:`~botorch_dp.models.CompressedSurrogate`.
         noise_variance: The variance :math:`s^2`; 1e-6 of the prior variance by default.
-        seed: Of the points.
+        seed: The seed of the points.
 
     Example:
         >>> x = torch.zeros(2, dtype=torch.float64)
@@ -150,6 +152,8 @@ class NystromSurrogate(_FixedSurrogate):
     """
 
     def _prepare(self) -> None:
+        # Not gradient_weights, which factorizes K at every call: these points never
+        # move, so that K^-1 is computed once.
         Z = self._points
         K = self._covariances.value(Z, Z)
         K.diagonal().add_(self.noise_variance)
@@ -164,23 +168,23 @@ class RandomFeatureSurrogate(_FixedSurrogate):
     r"""A linear model of random Fourier features, fitted to values at fixed points Z.
 
     With F features :math:`\phi_i(x) = \sigma \sqrt{2/F} \cos(\omega_i^\top x + b_i)`,
-    of which the inner products approximate an RBF kernel [Rahimi2007random]_, and
+    whose inner products approximate an RBF kernel [Rahimi2007random]_, and
     :math:`\Phi = \phi(Z)`, the weights are
 
     .. math:: W = \nabla \phi(x)^\top (\Phi^\top \Phi + s^2 I)^{-1} \Phi^\top,
 
-    which become those of :class:`NystromSurrogate` as F grows.
+    which converge to those of :class:`NystromSurrogate` as F grows.
 
     Args:
-        initial_x: A ``batch_shape x p`` tensor: where to start.
+        initial_x: A ``batch_shape x p`` tensor: the first x.
         num_features: The number F of features.
         num_points: The number M of points.
-        half_width: How far from the start points lie, at most, in each coordinate.
-        bounds: A ``2 x p`` box to draw them from instead.
+        half_width: The largest distance of points from the first x, per coordinate.
+        bounds: A ``2 x p`` box to draw the points from instead.
         kernel: An RBF kernel, also scaled, its hyperparameters fixed; by default that
             of :class:`~botorch_dp.models.CompressedSurrogate`.
         noise_variance: The variance :math:`s^2`; 1e-6 of the prior variance by default.
-        seed: Of points and features.
+        seed: The seed of the points and features.
 
     Example:
         >>> x = torch.zeros(2, dtype=torch.float64)
@@ -210,7 +214,7 @@ class RandomFeatureSurrogate(_FixedSurrogate):
         if radial is None or radial.unit_profile is not rbf_profile:
             raise InvalidArgumentError(
                 "kernel must be an RBF kernel, possibly scaled, got "
-                f"{self._covariances.kernel!r}; NystromSurrogate takes any other."
+                f"{self._covariances.kernel!r}; use NystromSurrogate with others."
             )
         shape = (Z.shape[-1], self.num_features)
         drawn: dict[str, Any] = {
@@ -225,7 +229,7 @@ class RandomFeatureSurrogate(_FixedSurrogate):
         self._amplitude = (2 * radial.outputscale / self.num_features).sqrt()
         features = self.features(Z)  # M x F
         if len(Z) < self.num_features:
-            # The same matrix from the smaller system of equations.
+            # The same matrix, from the smaller system of equations.
             gram = features @ features.T
             gram.diagonal().add_(self.noise_variance)
             self._fit = torch.linalg.solve(gram, features).T

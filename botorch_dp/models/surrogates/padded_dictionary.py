@@ -2,10 +2,10 @@ r"""A batch of dictionaries with different numbers of points, in tensors of one 
 
 :class:`~botorch_dp.models.KernelDictionary` keeps a Cholesky factor and needs the same
 number of points in every element of a batch. Here an element has S slots, some of them
-empty, and :math:`K^{-1}` with :math:`K = k(D, D) + s^2 I`, whose rows and columns are
-zero in empty slots. Then weights are zero there too, sums over points run over slots,
-and points come and go as rank-one updates: with :math:`v = K^{-1} k(D, \xi)` and the
-Schur complement :math:`\sigma = k(\xi, \xi) + s^2 - k(\xi, D) v`,
+empty, and :math:`K^{-1}` with :math:`K = k(D, D) + s^2 I`. Its rows and columns are
+zero in empty slots, and so are weights, so that sums over points may include all slots.
+Points come and go by rank-one updates: with :math:`v = K^{-1} k(D, \xi)` and the Schur
+complement :math:`\sigma = k(\xi, \xi) + s^2 - k(\xi, D) v`,
 
 .. math::
     K^{-1} \leftarrow K^{-1} + \frac{1}{\sigma} u u^\top, \quad
@@ -20,71 +20,42 @@ Everything here is geometry: it depends on public points and fixed hyperparamete
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.nn.functional import pad
 
-from botorch_dp._validation import check_positive
+from botorch_dp._deprecated import renamed_attribute, renamed_names
+from botorch_dp._validation import check_like, check_positive, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dictionary import LeaveOneOut
+from botorch_dp.models.gradient_weights import GradientWeights
 from botorch_dp.models.kernels.covariances import Covariances
-from botorch_dp.models.surrogates.base import describe_tensor
 
-# The least noise, in roots of the rounding unit, of the prior variance: rounding moves
-# what K^-1 gives by u / s^2, and a Schur complement may be as small as s^2. Measured
-# with 100 points on top of one another, appended one by one, both dtypes: with 4 the
-# inverse was lost, with 16 it was right to 13 %, with 64 (as by default) to 0.5 %.
+# The smallest noise, as a multiple of sqrt(u) and the prior variance (u is the rounding
+# unit): rounding moves K^-1 by u / s^2, and a Schur complement can be as small as s^2.
+# Measured with 100 copies of a point, appended one by one, both dtypes: the inverse was
+# useless with 4, and its error was 13 % with 16 and 0.5 % with 64 (the default).
 _ROUNDING = 16.0
-# Slots added at a time.
+# The number of slots that are added at a time.
 _GROWTH = 4
-
-
-@dataclass(frozen=True)
-class PaddedGradient:
-    r"""The posterior of the gradient at x, but for the values it is applied to.
-
-    Attributes:
-        cross_covariance: A ``batch_shape x p x S`` tensor :math:`C = \nabla k(x, D)`;
-            what it holds in empty slots means nothing.
-        weights: A ``batch_shape x p x S`` tensor :math:`W = C K^{-1}`: the posterior
-            mean is W times the values at D. Zero in empty slots.
-        prior_covariance: A ``batch_shape x p x p`` tensor.
-    """
-
-    cross_covariance: Tensor
-    weights: Tensor
-    prior_covariance: Tensor
-
-    @property
-    def covariance(self) -> Tensor:
-        r"""The ``batch_shape x p x p`` posterior covariance :math:`\Sigma`."""
-        sigma = self.prior_covariance - self.weights @ self.cross_covariance.mT
-        return (sigma + sigma.mT) / 2
-
-    @property
-    def trace(self) -> Tensor:
-        r"""The ``batch_shape`` trace of :math:`\Sigma`, in O(p S)."""
-        prior = self.prior_covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return prior - (self.weights * self.cross_covariance).sum(dim=(-2, -1))
 
 
 class PaddedDictionary:
     r"""Public points in slots, with :math:`K^{-1}`, for each element of a batch.
 
-    Updates add up rounding errors, which :meth:`settle` removes. The noise :math:`s^2`
-    counts for no less than :math:`16 \sqrt u` of the prior variance, with u the
-    rounding unit: 2.4e-7 in double and 5.5e-3 in single precision. Where that is too
-    much, use :class:`~botorch_dp.models.KernelDictionary`. Tensors handed out are not
-    changed by later calls.
+    Updates accumulate rounding errors, which :meth:`refactorize` removes. The noise
+    :math:`s^2` is at least :math:`16 \sqrt u` of the prior variance, with u the
+    rounding unit: 2.4e-7 in double and 5.5e-3 in single precision. If that is too much,
+    use :class:`~botorch_dp.models.KernelDictionary`. Later calls do not change tensors
+    that were returned before.
 
     Args:
         kernel: A twice differentiable kernel without batch dimensions. A copy is kept,
             its hyperparameters fixed and moved to the points' dtype and device.
         points: A ``batch_shape x S x p`` tensor; S may be 0.
-        mask: A ``batch_shape x S`` tensor: which slots hold a point. All by default.
+        mask: A ``batch_shape x S`` tensor: which slots have a point. All by default.
         noise_variance: The variance :math:`s^2`.
 
     Example:
@@ -109,27 +80,18 @@ class PaddedDictionary:
         *,
         noise_variance: float = 1e-6,
     ) -> None:
-        if not isinstance(points, Tensor) or points.dim() < 2:
-            raise InvalidArgumentError(
-                f"points must be a batch_shape x S x p tensor, got {points!r}."
-            )
-        if points.dtype not in (torch.float32, torch.float64):
-            raise InvalidArgumentError(
-                "points must have dtype torch.float32 or torch.float64, got "
-                f"{points.dtype}."
-            )
+        check_tensor("points", points, ("...", "S", "p"), finite=True, allow_empty=True)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self._batch_shape = points.shape[:-2]
         self._covariances = Covariances(kernel, points)
         self._points = self._flat(points.detach()).clone()
         if mask is None:
             mask = torch.ones(points.shape[:-1], dtype=torch.bool, device=points.device)
-        self._check("mask", mask, *points.shape[:-1], dtype=torch.bool)
+        check_like("mask", mask, points.shape[:-1], points, dtype=torch.bool)
         self._mask = self._flat(mask).clone()
-        self._check_finite("points", self._points)
         self._inverse = self._factorize(self._points, self._mask)
         if not self.num_slots:
-            self._pad(1)  # no kernel has to cope with no points
+            self._pad(1)  # not all kernels can be evaluated at zero points
 
     @property
     def kernel(self) -> Kernel:
@@ -153,12 +115,12 @@ class PaddedDictionary:
 
     @property
     def points(self) -> Tensor:
-        """The ``batch_shape x S x p`` points; empty slots hold something finite."""
+        """The ``batch_shape x S x p`` points; empty slots have any finite value."""
         return self._shaped(self._points)
 
     @property
     def mask(self) -> Tensor:
-        """A ``batch_shape x S`` tensor: which slots hold a point."""
+        """A ``batch_shape x S`` tensor: which slots have a point."""
         return self._shaped(self._mask)
 
     @property
@@ -184,14 +146,14 @@ class PaddedDictionary:
             X: A ``batch_shape x p`` tensor.
             where: A ``batch_shape`` tensor of booleans: which elements change.
         """
-        self._check("X", X, *self.batch_shape, self._points.shape[-1])
-        self._check_finite("X", X)
+        self._check("X", X, self._points.shape[-1])
+        check_tensor("X", X, finite=True)
         solved, schur = self.condition(X.unsqueeze(-2))
         self.append_conditioned(X, solved.squeeze(-1), schur.squeeze(-1), where)
 
     @torch.no_grad()
     def condition(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Say what the dictionary knows about values at other points.
+        r"""Condition values at other points on those of the dictionary.
 
         Args:
             X: A ``batch_shape x m x p`` tensor.
@@ -201,14 +163,14 @@ class PaddedDictionary:
             ``batch_shape x m`` Schur complements: the variance of an observation at
             each point of X given D, noise included.
         """
-        self._check("X", X, *self.batch_shape, "m", self._points.shape[-1])
+        self._check("X", X, "m", self._points.shape[-1])
         flat = self._flat(X)
         covariance = self._covariances.value(self._points, flat)  # B x S x m
         variance = self._covariances.variance(flat)  # B x m
         noise = self._noise(variance)
         solved = self._inverse @ covariance
         schur = variance + noise - (covariance * solved).sum(dim=-2)
-        # No less than the noise but for rounding.
+        # Without rounding, it would never be below the noise.
         schur = torch.maximum(schur, noise)
         return self._shaped(solved), self._shaped(schur)
 
@@ -216,7 +178,7 @@ class PaddedDictionary:
     def append_conditioned(
         self, X: Tensor, solved: Tensor, schur: Tensor, where: Tensor | None = None
     ) -> None:
-        """Add points of which :meth:`condition` is known already.
+        """Add points for which :meth:`condition` was computed before.
 
         Args:
             X: A ``batch_shape x p`` tensor.
@@ -245,16 +207,16 @@ class PaddedDictionary:
         """Remove one point of each element, or of some; its slot is then empty.
 
         Args:
-            index: A ``batch_shape`` tensor of slots that hold a point.
+            index: A ``batch_shape`` tensor of slots that have a point.
             where: A ``batch_shape`` tensor of booleans: which elements change.
         """
-        self._check("index", index, *self.batch_shape, dtype=torch.int64)
+        self._check("index", index, dtype=torch.int64)
         chosen, flat = self._chosen(where), self._flat(index).unsqueeze(-1)
         slots = flat.clamp(min=0, max=self.num_slots - 1)
-        held = (self._mask.gather(-1, slots) & (slots == flat)).squeeze(-1)
-        if not (held | ~chosen).all():
+        full = (self._mask.gather(-1, slots) & (slots == flat)).squeeze(-1)
+        if not (full | ~chosen).all():
             raise InvalidArgumentError(
-                f"index must be slots that hold a point, got {index.tolist()}."
+                f"index must be slots that have a point, got {index.tolist()}."
             )
         column = self._inverse.take_along_dim(slots.unsqueeze(-1), dim=-1).squeeze(-1)
         pivot = column.gather(-1, slots)  # B x 1
@@ -264,21 +226,23 @@ class PaddedDictionary:
         inverse = torch.addcmul(
             self._inverse, scaled.unsqueeze(-1), column.unsqueeze(-2), value=-1.0
         )
-        # Zero but for rounding.
+        # Rounding leaves these entries close to zero; weights must be zero there.
         emptied = slot.unsqueeze(-1) | slot.unsqueeze(-2)
         self._inverse = inverse.masked_fill(emptied, 0.0)
         self._mask = self._mask & ~slot
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Factorize anew, in O(S^3), to remove whatever rounding has accumulated."""
+    def refactorize(self) -> None:
+        """Factorize K again, in O(S^3), to remove accumulated rounding errors."""
         self._inverse = self._factorize(self._points, self._mask)
+
+    settle = renamed_attribute("settle", "refactorize")
 
     @torch.no_grad()
     def compact(self) -> None:
-        """Move points to the first slots, and keep as many slots as the most points.
+        """Move points to the first slots, and drop slots that are empty everywhere.
 
-        There is always one slot.
+        At least one slot remains.
         """
         order = (~self._mask).to(torch.uint8).argsort(dim=-1, stable=True)
         order = order[:, : max(1, int(self._mask.sum(dim=-1).max()))]
@@ -288,17 +252,17 @@ class PaddedDictionary:
         self._mask = self._mask.gather(-1, order)
 
     @torch.no_grad()
-    def gradient(self, x: Tensor) -> PaddedGradient:
+    def gradient(self, x: Tensor) -> GradientWeights:
         """Return the posterior of the gradient at ``x``, a ``batch_shape x p`` tensor.
 
-        It is nan where ``x`` is not finite.
+        Weights are zero in empty slots. Everything is nan where ``x`` is not finite.
         """
-        self._check("x", x, *self.batch_shape, self._points.shape[-1])
+        self._check("x", x, self._points.shape[-1])
         flat = self._flat(x)
+        # Not gradient_weights, which factorizes K: rank-one updates keep K^-1 current.
         cross = self._covariances.gradient(flat, self._points)
-        prior = self._covariances.prior(flat)
-        parts = (cross, cross @ self._inverse, prior)
-        return PaddedGradient(*(self._shaped(part) for part in parts))
+        parts = (cross @ self._inverse, cross, self._covariances.prior(flat))
+        return GradientWeights.from_solution(*(self._shaped(part) for part in parts))
 
     def variance(self, X: Tensor) -> Tensor:
         """Return the prior variances of values at X, any tensor of points."""
@@ -316,7 +280,7 @@ class PaddedDictionary:
         return self._shaped(covariance)
 
     def leave_one_out(self, cross_covariance: Tensor) -> LeaveOneOut:
-        r"""Say what the posterior of some targets would lose with each of the points.
+        r"""Return what the posterior of some targets loses with each of the points.
 
         Args:
             cross_covariance: A ``batch_shape x t x S`` tensor: the prior covariance of
@@ -324,14 +288,14 @@ class PaddedDictionary:
 
         Returns:
             Weights, zero in empty slots, and the diagonal of :math:`K^{-1}`, one in
-            empty slots, so that nothing is lost with them.
+            empty slots: the increase is zero there.
         """
         C = cross_covariance
-        self._check("cross_covariance", C, *self.batch_shape, "t", self.num_slots)
+        self._check("cross_covariance", C, "t", self.num_slots)
         return LeaveOneOut(C @ self.inverse, self.inverse_diagonal())
 
     def inverse_diagonal(self) -> Tensor:
-        r"""Return the ``batch_shape x S`` diagonal of :math:`K^{-1}`, else one."""
+        r"""Return the ``batch_shape x S`` diagonal, one in empty slots."""
         diagonal = self._inverse.diagonal(dim1=-2, dim2=-1)
         return self._shaped(diagonal.masked_fill(~self._mask, 1.0))
 
@@ -361,26 +325,21 @@ class PaddedDictionary:
         self._inverse = self._inverse.index_copy(0, index, other._inverse)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the points, the mask and the inverse, to go on from to the bit."""
-        return {
-            "points": self.points.clone(),
-            "mask": self.mask.clone(),
-            "inverse": self.inverse.clone(),
-        }
+        """Return the points, the mask and the inverse, to continue to the bit."""
+        tensors = {"points": self.points, "mask": self.mask, "inverse": self.inverse}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Take over the points of :meth:`state_dict`."""
-        points, mask, inverse = (
-            state_dict[name] for name in ("points", "mask", "inverse")
-        )
-        points, inverse = points.to(self._points), inverse.to(self._points)
-        mask = mask.to(self._mask)
-        shape, slots = self.batch_shape, mask.shape[-1]
-        self._check("points", points, *shape, slots, self._points.shape[-1])
-        self._check("mask", mask, *shape, slots, dtype=torch.bool)
-        self._check("inverse", inverse, *shape, slots, slots)
-        self._check_finite("points", points)
-        self._check_finite("inverse", inverse)
+        """Replace the points by those of :meth:`state_dict`."""
+        points = state_dict["points"].to(self._points)
+        mask = state_dict["mask"].to(self._mask)
+        inverse = state_dict["inverse"].to(self._points)
+        slots = mask.shape[-1]
+        self._check("points", points, slots, self._points.shape[-1])
+        self._check("mask", mask, slots, dtype=torch.bool)
+        self._check("inverse", inverse, slots, slots)
+        check_tensor("points", points, finite=True)
+        check_tensor("inverse", inverse, finite=True)
         self._points = self._flat(points).clone()
         self._mask = self._flat(mask).clone()
         self._inverse = self._flat(inverse).clone()
@@ -412,10 +371,8 @@ class PaddedDictionary:
 
     def _chosen(self, where: Tensor | None) -> Tensor:
         if where is None:
-            return torch.ones(
-                self._mask.shape[:-1], dtype=torch.bool, device=self.device
-            )
-        self._check("where", where, *self.batch_shape, dtype=torch.bool)
+            return torch.ones_like(self._mask.any(dim=-1))
+        self._check("where", where, dtype=torch.bool)
         return self._flat(where)
 
     def _flat(self, shaped: Tensor) -> Tensor:
@@ -436,25 +393,8 @@ class PaddedDictionary:
         *shape: int | str,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Check type, shape (a letter stands for any size), dtype and device."""
-        dtype = dtype or self.dtype
-        if (
-            not isinstance(value, Tensor)
-            or value.dim() != len(shape)
-            or any(
-                isinstance(expected, int) and size != expected
-                for size, expected in zip(value.shape, shape, strict=True)
-            )
-            or value.dtype != dtype
-            or value.device != self.device
-        ):
-            raise InvalidArgumentError(
-                f"{name} must be a {dtype} tensor of shape "
-                f"{' x '.join(map(str, shape)) or '()'} on {self.device}, got "
-                f"{describe_tensor(value)}."
-            )
+        """Check a tensor with the batch shape, dtype and device of the points."""
+        check_like(name, value, (*self.batch_shape, *shape), self._points, dtype=dtype)
 
-    @staticmethod
-    def _check_finite(name: str, value: Tensor) -> None:
-        if not value.isfinite().all():
-            raise InvalidArgumentError(f"{name} must be finite, got nan or inf in it.")
+
+__getattr__ = renamed_names(__name__, {"PaddedGradient": "GradientWeights"})

@@ -1,7 +1,7 @@
-"""How a padded dictionary gains and loses points, to know the gradient at a point.
+"""Append points to a padded dictionary, and delete them, for the gradient at a point.
 
-Functions of public points only. Elements of the batch go on independently of one
-another; one that is done waits for the others.
+These functions depend on public points only. Elements of a batch are independent of
+each other; those that need no more changes wait for the others.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from botorch_dp.models.surrogates.padded_dictionary import (
-    PaddedDictionary,
-    PaddedGradient,
-)
+from botorch_dp.models.dictionary import LeaveOneOut
+from botorch_dp.models.gradient_weights import GradientWeights
+from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 from botorch_dp.models.surrogates.wasserstein import leave_one_out_distances
 
-# The power of a covariance whose columns are then top eigenvectors, (2^3)^2 = 64: an
-# eigenvalue that is 5 % smaller is left with 0.95^64 = 4 %. Measured at 50 x 20 x 20: a
-# fifth of the time of an eigendecomposition.
+# A covariance to the power of (2^3)^2 = 64, whose columns approximate its top
+# eigenvector: an eigenvalue 5 % below the largest keeps a share of 0.95^64 = 4 %.
+# Measured at 50 x 20 x 20, this takes a fifth of the time of an eigendecomposition.
 _ROUNDS, _DOUBLINGS = 2, 3
 
 
@@ -29,18 +28,20 @@ def prune_by_trace(
     keep: int,
     at_most: int,
 ) -> None:
-    """Delete the points that are missed least, as long as the trace allows.
+    """Delete the points with the smallest effect, as long as the trace allows.
 
     Args:
-        dictionary: Is changed.
+        dictionary: The dictionary, which is changed.
         x: A ``batch_shape x p`` tensor: where the gradient is.
-        limit: How large the trace of its covariance may become.
-        keep: How many points to keep in any case.
-        at_most: Delete points beyond that number in any case.
+        limit: The largest trace of its covariance.
+        keep: The number of points that are always kept.
+        at_most: The number of points beyond which points are always deleted.
     """
     for _ in range(dictionary.num_slots):
         posterior = dictionary.gradient(x)
-        index, increase = _least_missed(dictionary, posterior.weights)
+        effect = LeaveOneOut(posterior.weights, dictionary.inverse_diagonal())
+        increase = effect.trace_increase.masked_fill(~dictionary.mask, torch.inf)
+        increase, index = increase.min(dim=-1)
         number = dictionary.num_points
         where = (number > keep) & (posterior.trace + increase <= limit)
         where |= number > at_most
@@ -62,7 +63,7 @@ def prune_by_distance(
     Lines 3 to 12 of Algorithm 2, with the point removed in line 10.
 
     Args:
-        dictionary: Is changed.
+        dictionary: The dictionary, which is changed.
         x: A ``batch_shape x p`` tensor: where the gradient is.
         reference: The ``batch_shape x p x p`` covariance to measure from.
         directions: An ``L x p`` tensor of unit vectors.
@@ -86,7 +87,7 @@ def prune_by_distance(
 def append_best(
     dictionary: PaddedDictionary,
     x: Tensor,
-    posterior: PaddedGradient,
+    posterior: GradientWeights,
     *,
     radii: Sequence[float],
     bounds: Tensor | None,
@@ -99,16 +100,16 @@ def append_best(
     The line is along the top eigenvector of the gradient's covariance at x.
 
     Args:
-        dictionary: Is changed.
+        dictionary: The dictionary, which is changed.
         x: A ``batch_shape x p`` tensor: where the gradient is.
         posterior: ``dictionary.gradient(x)``.
         radii: Distances on both sides, in length scales of the kernel along the line.
         bounds: A ``2 x p`` box into which points are clamped.
-        where: Which elements of the batch are to change.
+        where: Which elements of the batch may change; all if None.
         center_first: Whether to append x itself where its value is less certain than
             a step of the first radius would make it.
-        least_gain: Append nothing that lowers the trace by less than this share of its
-            mean over directions, if there are p + 1 points already.
+        least_gain: With p + 1 points or more, append a point only if it lowers the
+            trace by more than this share of its mean over directions.
 
     Returns:
         A ``batch_shape`` tensor: which elements have changed.
@@ -133,7 +134,7 @@ def append_best(
     enough = dictionary.num_points > dim
     chosen = ~enough | (best > least_gain * posterior.trace / dim)
     if center_first:
-        # After one observation no more than twice the noise is left.
+        # One observation leaves at most twice the noise.
         least = 3.0 * dictionary.noise_variance
         unknown = schur[..., 0] > (radii[0] ** 2 * variance).clamp(min=least)
         index = index.masked_fill(unknown, 0)
@@ -151,9 +152,9 @@ def append_best(
 
 
 def top_direction(covariance: Tensor) -> Tensor:
-    """Return unit vectors near the top eigenvector, by squaring again and again.
+    """Return unit vectors near the top eigenvector, by repeated squaring.
 
-    Any vector of the top eigenspace will do, and nearly any of the leading ones.
+    Any vector of the top eigenspace serves the purpose, as do nearby eigenvectors.
 
     Args:
         covariance: A ``batch_shape x p x p`` tensor.
@@ -169,12 +170,3 @@ def top_direction(covariance: Tensor) -> Tensor:
     index = power.diagonal(dim1=-2, dim2=-1).argmax(dim=-1)
     column = power.take_along_dim(index[..., None, None], dim=-1).squeeze(-1)
     return column / column.norm(dim=-1, keepdim=True)
-
-
-def _least_missed(
-    dictionary: PaddedDictionary, weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return which point is missed least, and by how much the trace would rise."""
-    increase = weights.square().sum(dim=-2) / dictionary.inverse_diagonal()
-    increase, index = increase.masked_fill(~dictionary.mask, torch.inf).min(dim=-1)
-    return index, increase

@@ -8,8 +8,9 @@ the two values on axis i are the only ones that correlate with :math:`\partial_i
     W_{i, \pm i} = \pm \frac{k'(h)}{k(0) - k(2h) + s^2},
 
 and all other weights are zero. Normalized to be exact for linear functions, the weight
-is :math:`\pm 1 / (2h)` whatever the kernel, and the estimate is exact for quadratic
-functions too. Nothing has to be remembered or factorized.
+is :math:`\pm 1 / (2h)` for every kernel, and the estimate is also exact for quadratic
+functions. It needs neither state nor a factorization, so
+:func:`~botorch_dp.models.gradient_weights.gradient_weights` is not used here.
 """
 
 from typing import Any
@@ -28,13 +29,13 @@ class Stencil(GradientSurrogate):
     r"""Central differences around a moving point, batched.
 
     Args:
-        x: A ``batch_shape x d`` tensor: where to start.
-        half_width: The distance h of the points. The smaller, the nearer to the
-            gradient at the point itself: on a loss with kinks (a rectifier), averaged
-            errors were 15 % above those of true gradients at 0.2, and 0.2 % at 0.05.
-            Larger where losses are noisy, or in single precision.
-        bounds: A ``2 x d`` box that no point may leave: nearer to a wall than h, the
-            stencil stays h away from it and gives the gradient there.
+        x: A ``batch_shape x d`` tensor: the first centre.
+        half_width: The distance h of the points from the centre. A smaller h is closer
+            to the gradient at the centre itself: on a loss with kinks (a rectifier),
+            averaged errors were 15 % above those of true gradients at 0.2, and 0.2 % at
+            0.05. Use a larger h if losses are noisy, or in single precision.
+        bounds: A ``2 x d`` box that no point may leave. The centre stays at least h
+            away from its walls.
 
     Example:
         >>> stencil = Stencil(torch.zeros(2), half_width=0.5)

@@ -1,17 +1,17 @@
-r"""Sliced Wasserstein distances of the posteriors that dictionaries give.
+r"""Sliced Wasserstein distances between the posteriors of dictionaries.
 
-For zero-mean Gaussians a projection on a unit vector u is Gaussian with variance
-:math:`u^\top \Sigma u`, and the 2-Wasserstein distance of two such is the difference of
-standard deviations ([LDPBO2025]_, definition A.8). Averaged over directions
-[Bonneel2015sliced]_,
+The projection of a zero-mean Gaussian on a unit vector u is Gaussian with variance
+:math:`u^\top \Sigma u`, and the 2-Wasserstein distance between two of them is the
+difference of standard deviations ([LDPBO2025]_, definition A.8). Averaged over
+directions [Bonneel2015sliced]_,
 
 .. math::
     SW_2^2(\Sigma_1, \Sigma_2) = E_u \Big( \sqrt{u^\top \Sigma_1 u}
         - \sqrt{u^\top \Sigma_2 u} \Big)^2.
 
-Posterior means are left out on purpose. They are made of users' losses: a dictionary
-that depends on them is one that no mechanism protects. Covariances depend on public
-points only.
+Posterior means are left out on purpose. They depend on users' losses, and no mechanism
+would protect a dictionary that depends on them. Covariances depend on public points
+only.
 
 References:
     .. [Bonneel2015sliced] N. Bonneel, J. Rabin, G. Peyre and H. Pfister. Sliced and
@@ -38,14 +38,15 @@ def projection_directions(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw unit vectors, uniformly distributed; they are public, and fixed by the seed.
+    """Draw uniformly distributed unit vectors, which are public.
 
     Args:
         dim: The number of dimensions p.
         num_projections: The number L of vectors; 100 in the paper.
-        seed: A whole number, 0 or above.
-        dtype: Of the result.
-        device: Of the result; torch's default if None. The numbers are the same on all.
+        seed: The seed of the vectors, 0 or above.
+        dtype: The dtype of the result.
+        device: The device of the result; torch's default if None. The vectors are the
+            same on all devices.
 
     Returns:
         An ``L x p`` tensor.
@@ -71,8 +72,8 @@ def projection_directions(
 def public_generator(seed: int, *, purpose: str) -> torch.Generator:
     """Return a generator on the CPU for public numbers.
 
-    Its stream is of its own: not that of a generator seeded with the same number for
-    data, for noise or for another purpose.
+    Its stream differs from that of a generator seeded with the same number for data,
+    for noise or for another purpose.
     """
     seed = check_count("seed", seed, minimum=0)
     state = np.random.SeedSequence([seed, *purpose.encode()]).generate_state(1, "u8")
@@ -111,7 +112,7 @@ def projected_variances(covariance: Tensor, directions: Tensor) -> Tensor:
         directions: An ``L x p`` tensor.
 
     Returns:
-        A ``batch_shape x L`` tensor, zero where rounding left less.
+        A ``batch_shape x L`` tensor; values that rounding made negative are zero.
     """
     dim = covariance.shape[-1]
     if directions.dim() != 2 or directions.shape[-1] != dim:
@@ -128,19 +129,19 @@ def leave_one_out_distances(
     *,
     reference: Tensor | None = None,
 ) -> Tensor:
-    r"""Return the distances that leaving out each of the points would make, at once.
+    r"""Return the distances after deleting each of the points, all at once.
 
-    Without point j the variance along u rises by :math:`(u^\top w_j)^2 / K^{-1}_{jj}`,
-    which costs :math:`O(L p M)` for all M points where M posteriors would cost
-    :math:`O(M^4)`.
+    Without point j the variance along u increases by
+    :math:`(u^\top w_j)^2 / K^{-1}_{jj}`. This costs :math:`O(L p M)` for all M points,
+    compared with :math:`O(M^4)` for M posteriors.
 
     Args:
         leave_one_out: From a dictionary's ``leave_one_out(C)``, with C the covariance
             of the gradient with the values at the points.
         covariance: The ``batch_shape x p x p`` posterior covariance with all points.
         directions: An ``L x p`` tensor of unit vectors.
-        reference: The ``batch_shape x p x p`` covariance to measure from, such as that
-            before other points were left out; ``covariance`` by default.
+        reference: The ``batch_shape x p x p`` covariance to compare with, such as that
+            before other points were deleted; ``covariance`` by default.
 
     Returns:
         A ``batch_shape x M`` tensor.
@@ -158,7 +159,8 @@ def leave_one_out_distances(
 def _distance(variance1: Tensor, variance2: Tensor) -> Tensor:
     """Return the root mean squared difference of standard deviations.
 
-    The difference is a quotient, of which rounding takes less than of two roots.
+    The difference is computed as a quotient, which loses fewer digits than subtracting
+    two roots.
     """
     tiny = torch.finfo(variance1.dtype).tiny
     sums = (variance1.sqrt() + variance2.sqrt()).clamp(min=tiny)

@@ -72,6 +72,12 @@ class _BestOfMeans(Optimizer):
             "generator": drawn,
         }
 
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        shape = (len(state["means"]), self.search_box.dim)
+        if state["points"].shape != shape or "generator" not in state:
+            raise ValueError("points and means do not match, or there is no generator")
+
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._points = state["points"].to(self.bounds)

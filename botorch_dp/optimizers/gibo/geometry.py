@@ -22,14 +22,13 @@ from botorch_dp.acquisition import GradientInformation, design_traces, optimal_d
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import (
     GradientGP,
-    KernelDictionary,
     check_twice_differentiable,
     describe_kernel,
-    kernel_gradient,
     nearest_points,
     prior_gradient_covariance,
     radial_kernel,
 )
+from botorch_dp.models.gradient_weights import gradient_weights
 
 _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
 _SEARCHES = ("design", "polish", "optimize")
@@ -133,28 +132,21 @@ class GIBOGeometry:
             seen.add(point)
         return sorted((first + copies)[: self.window])
 
-    @torch.no_grad()
     def weights(self, theta: Tensor, D: Tensor) -> tuple[Tensor, float]:
-        r"""Return W, which maps a record's losses at D to its gradient, and the trace.
+        """Return W, which maps a record's losses at D to its gradient, and the trace.
 
-        The constant mean of a record is
-        :math:`1^\top K^{-1} l / 1^\top K^{-1} 1`. It changes W by a rank-one term, so
-        that a constant has no gradient.
+        Args:
+            theta: The current point, a ``d`` tensor.
+            D: The points whose losses are known, ``M x d``.
         """
-        theta = theta.unsqueeze(0)
-        dictionary = KernelDictionary(
-            self.kernel, D, noise_variance=self.noise_variance
+        found = gradient_weights(
+            self.kernel,
+            theta,
+            D,
+            noise_variance=self.noise_variance,
+            constant_mean=self.mean == "constant",
         )
-        cross = kernel_gradient(self.kernel, theta, D).squeeze(0)  # M x d
-        solved = dictionary.solve(torch.cat([cross, torch.ones_like(D[:, :1])], dim=-1))
-        W, ones = solved[:, :-1].mT, solved[:, -1]  # d x M, M
-        prior = prior_gradient_covariance(self.kernel, theta)
-        trace = prior.diagonal(dim1=-2, dim2=-1).sum() - (W * cross.mT).sum()
-        if self.mean == "constant":
-            of_constants = W.sum(dim=-1)  # d
-            trace = trace + of_constants.square().sum() / ones.sum()
-            W = W - of_constants.unsqueeze(-1) * ones / ones.sum()
-        return W, float(trace)
+        return found.weights, float(found.trace)
 
     def new_points(self, theta: Tensor, seen: Tensor, *, seed: int) -> Tensor:
         """Return the points that leave least unknown of the gradient at theta.

@@ -5,21 +5,20 @@ import torch
 from gpytorch.kernels import (
     Kernel,
     MaternKernel,
-    PolynomialKernel,
     RBFKernel,
-    RQKernel,
     ScaleKernel,
 )
 
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import (
     GradientGP,
+    GradientWeights,
     KernelDictionary,
     kernel_gradient,
     kernel_value,
     prior_gradient_covariance,
 )
-from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
+from botorch_dp.models.surrogates import padded_dictionary
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 
 CPU = torch.device("cpu")
@@ -162,12 +161,12 @@ class TestUpdates:
                 getattr(ours, name), getattr(theirs, name), rtol=1e-8, atol=1e-8
             )
 
-    def test_settle_removes_what_has_accumulated(self, generator):
+    def test_refactorize_removes_what_has_accumulated(self, generator):
         kernel, X = make_kernel(), uniform(generator, 2, 4, 3)
         dictionary = PaddedDictionary(kernel, X, noise_variance=NOISE)
         dictionary.delete(torch.tensor([0, 2], device=CPU))
         dictionary._inverse = dictionary._inverse * 1.5
-        dictionary.settle()
+        dictionary.refactorize()
         sets = [[X[0, j] for j in (1, 2, 3)], [X[1, j] for j in (0, 1, 3)]]
         assert_consistent(dictionary, kernel, sets)
 
@@ -230,7 +229,7 @@ class TestUpdates:
         copies = [tensor.clone() for tensor in handed]
         dictionary.delete(torch.tensor([0, 1], device=CPU))
         dictionary.append(X[:, 0] + 1)
-        dictionary.settle()
+        dictionary.refactorize()
         dictionary.assign(
             torch.tensor([1], device=CPU),
             dictionary.select(torch.tensor([0], device=CPU)),
@@ -317,55 +316,6 @@ class TestPosterior:
         assert_consistent(dictionary, kernel, sets)
 
 
-class TestCovariances:
-    KERNELS = (
-        (RBFKernel, {}),
-        (RBFKernel, {"ard_num_dims": 3}),
-        (MaternKernel, {"nu": 2.5}),
-        (RQKernel, {}),
-    )
-
-    @pytest.mark.parametrize(("base", "kwargs"), KERNELS)
-    def test_fast_path_is_the_general_one(self, base, kwargs, generator):
-        kernel = make_kernel(base, **kwargs)
-        if kwargs.get("ard_num_dims"):
-            with CPU:
-                scales = torch.tensor([[0.5, 1.0, 2.0]])
-                kernel.base_kernel.lengthscale = scales.double()
-        X, x = uniform(generator, 2, 5, 3), uniform(generator, 2, 3)
-        X[0, 0] = x[0]
-        fast, general = (Covariances(kernel, X, fast=fast) for fast in (True, False))
-        assert fast._radial is not None
-        for result, expected in [
-            (fast.value(X, X[:, :2]), general.value(X, X[:, :2])),
-            (fast.variance(X), general.variance(X)),
-            (fast.gradient(x, X), general.gradient(x, X)),
-            (fast.prior(x), general.prior(x)),
-        ]:
-            assert not result.requires_grad
-            torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
-
-    def test_other_kernels(self, generator):
-        kernel = make_kernel(PolynomialKernel, power=2)
-        X, x = uniform(generator, 2, 5, 3), uniform(generator, 2, 3)
-        covariances = Covariances(kernel, X)
-        assert covariances._radial is None
-        expected = kernel_gradient(kernel, x.unsqueeze(-2), X).squeeze(-3).mT
-        torch.testing.assert_close(covariances.gradient(x, X), expected.detach())
-
-    @pytest.mark.parametrize(("dim", "lengthscale"), [(1, 2.0), (4, 2.0), (9, 3.0)])
-    def test_default_kernel_has_gradients_of_unit_variance(
-        self, dim, lengthscale, double
-    ):
-        x = torch.zeros(1, dim, **double)
-        kernel = default_gradient_kernel(x)
-        assert kernel.base_kernel.lengthscale.item() == pytest.approx(lengthscale)
-        eye = torch.eye(dim, **double).unsqueeze(0)
-        torch.testing.assert_close(
-            prior_gradient_covariance(kernel, x).detach(), eye, rtol=0, atol=1e-12
-        )
-
-
 class TestState:
     def test_round_trip_to_the_bit(self, generator):
         kernel, X = make_kernel(), uniform(generator, 2, 3, 2)
@@ -402,8 +352,11 @@ class TestBadArguments:
     @pytest.mark.parametrize(
         ("points", "message"),
         [
-            ([[0.0]], "points must be a batch_shape x S x p tensor"),
-            (torch.zeros(3, device=CPU), "points must be a batch_shape x S x p"),
+            ([[0.0]], "points must be a tensor of shape ... x S x p"),
+            (
+                torch.zeros(3, device=CPU),
+                "points must be a tensor of shape ... x S x p",
+            ),
             (torch.zeros(3, 2, device=CPU, dtype=torch.long), "got torch.int64"),
             (torch.full((3, 2), torch.nan, device=CPU), "points must be finite"),
         ],
@@ -458,13 +411,13 @@ class TestBadArguments:
                 "where must be a torch.bool tensor of shape 2",
             ),
             (lambda: dictionary.delete(zero[:1]), "index must .* shape 2 on"),
-            (lambda: dictionary.delete(zero + 3), r"hold a point, got \[3, 3\]"),
-            (lambda: dictionary.delete(zero - 1), r"hold a point, got \[-1, -1\]"),
+            (lambda: dictionary.delete(zero + 3), r"have a point, got \[3, 3\]"),
+            (lambda: dictionary.delete(zero - 1), r"have a point, got \[-1, -1\]"),
             (
                 lambda: dictionary.gradient(torch.zeros(3, 2, **double)),
                 "x must .* 2 x 2",
             ),
-            (lambda: dictionary.gradient([0.0]), r"x must .* got \[0.0\]"),
+            (lambda: dictionary.gradient([0.0]), r"x must .* got a list"),
             (
                 lambda: dictionary.condition(torch.zeros(2, 2, **double)),
                 "X must .* 2 x m x 2",
@@ -481,7 +434,18 @@ class TestBadArguments:
     def test_deleted_twice(self, dictionary):
         zero = torch.zeros(2, dtype=torch.long, device=CPU)
         dictionary.delete(zero, bools(True, False))
-        with pytest.raises(InvalidArgumentError, match="index must be slots that hold"):
+        with pytest.raises(InvalidArgumentError, match="index must be slots that have"):
             dictionary.delete(zero, bools(True, False))
         dictionary.delete(zero, bools(False, True))
         assert dictionary.num_points.tolist() == [2, 2]
+
+
+class TestEarlierNames:
+    def test_gradient(self):
+        with pytest.warns(DeprecationWarning, match="GradientWeights"):
+            assert padded_dictionary.PaddedGradient is GradientWeights
+
+    def test_settle(self, double):
+        dictionary = PaddedDictionary(make_kernel(), torch.zeros(1, 1, 2, **double))
+        with pytest.warns(DeprecationWarning, match="use refactorize"):
+            dictionary.settle()

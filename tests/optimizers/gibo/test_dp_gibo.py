@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel
 
-from botorch_dp import DPGIBO, GDP, RDP, ApproxDP, GradientGP, Ledger, PureDP
+from botorch_dp import DPGIBO, GDP, GradientGP, PureDP
 from botorch_dp.exceptions import (
-    BudgetExceededError,
     InvalidArgumentError,
-    OptimizerStateError,
     UnsupportedKernelError,
 )
-from botorch_dp.privacy import GaussianEvent, SecureNoise, clip_rows
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
 
@@ -78,19 +75,6 @@ class TestSurrogate:
             means.append(released_mean(opt, problem(opt.ask()) + shift))
         assert torch.allclose(*means, atol=1e-7)
 
-    def test_the_trace_is_what_the_posterior_leaves(self):
-        problem = Quadratics()
-        opt = make(mean="zero")
-        for _ in range(3):
-            theta, X = opt.x, opt.ask()
-            D = torch.cat([opt._points, X])
-            model = GradientGP(
-                D, D[:, :1], opt.geometry.kernel, opt.geometry.noise_variance
-            )
-            expected = model.gradient_posterior(theta.unsqueeze(0)).variance.sum()
-            opt.tell(problem(X))
-            assert math.isclose(opt.history[-1].trace, float(expected), rel_tol=1e-6)
-
     def test_near_the_true_gradient(self):
         problem = Quadratics()
         opt = make(clip_norm=1e3)
@@ -98,17 +82,6 @@ class TestSurrogate:
             true = problem.gradients(opt.x).mean(dim=0)
             mean = released_mean(opt, problem(opt.ask()))
             assert (mean - true).norm() < 0.01 * true.norm() + 1e-3
-
-    def test_window(self):
-        # Only the nearest points count: the others' losses may be anything.
-        problem = Quadratics()
-        opt = make(window=5, num_steps=6)
-        for _ in range(4):
-            opt.tell(problem(opt.ask()))
-        opt.ask()
-        assert len(opt._remembered) == 5
-        distances = (opt._points - opt._parameter).norm(dim=-1)
-        assert sorted(distances.argsort()[:5].tolist()) == opt._remembered
 
     def test_exact_for_quadratics_with_the_polynomial_kernel(self):
         # Paper, 4.1: after enough points the quadratic is known.
@@ -157,66 +130,6 @@ class TestStep:
         assert opt.done
         assert torch.equal(opt.result().x, opt.x)
 
-    def test_noise(self):
-        assert math.isclose(make(num_steps=25).noise_std, 2 * 5 / 200)
-        approx = ApproxDP(epsilon=1.0, delta=1e-6)
-        opt = make(guarantee=approx, num_steps=4)
-        assert math.isclose(opt.noise_std, 2 * 2 / (200 * approx.to_gdp().mu))
-        opt = make(guarantee=RDP(order=8.0, epsilon=0.5), num_steps=4)
-        assert math.isclose(opt.noise_std, 0.01 * 2 * math.sqrt(8.0 / (2 * 0.5)))
-
-    @pytest.mark.parametrize(
-        "guarantee", [GDP(0.7), ApproxDP(1.0, 1e-5), RDP(8.0, 0.5)]
-    )
-    def test_a_whole_run_spends_its_budget_exactly(self, guarantee):
-        opt = make(guarantee=guarantee)
-        result = opt.run(Quadratics(), progress=False)
-        spent = opt.ledger.accountant().spent_of(guarantee)
-        assert opt.ledger.accountant().within(guarantee)
-        limit = getattr(guarantee, "mu", None) or guarantee.epsilon
-        assert math.isclose(spent.amount, limit, rel_tol=1e-6)
-        assert result.certificate.num_releases == 5
-
-    def test_secure_noise_fits_its_budget(self):
-        pytest.importorskip("opendp")
-        guarantee = ApproxDP(1.0, 1e-5)
-        opt = make(guarantee=guarantee, secure=True, generator=None)
-        result = opt.run(Quadratics(), progress=False)
-        assert opt.ledger.accountant().within(guarantee)
-        assert result.certificate.noise == ("secure",)
-        assert opt.noise_std > make(guarantee=guarantee).noise_std
-
-    @pytest.mark.parametrize("n", [200, 20_000])
-    def test_secure_noise_on_a_coarse_grid_fits_its_budget(self, n):
-        pytest.importorskip("opendp")
-        guarantee, grid = ApproxDP(1.0, 1e-5), SecureNoise(grid_exponent=-24)
-        opt = make(n=n, guarantee=guarantee, secure=grid, generator=None, num_steps=4)
-        opt.run(Quadratics(n=n), progress=False)
-        assert opt.ledger.accountant().within(guarantee)
-
-    def test_stays_in_the_box(self):
-        opt = make(clip_norm=1.0, step_size=5.0, n=20, mu=0.05, num_steps=8)
-        problem = Quadratics(n=20)
-        while not opt.done:
-            X = opt.ask()
-            assert ((X >= 0) & (X <= 1)).all()
-            opt.tell(problem(X))
-            assert ((opt.x >= 0) & (opt.x <= 1)).all()
-
-    @pytest.mark.parametrize("update", ["adagrad", "sgd", torch.optim.Adam])
-    def test_updates_are_torch_optim(self, update):
-        opt = make(update=update, step_size=0.05, num_steps=4, mu=1e6)
-        parameter = torch.nn.Parameter(opt.x.clone())
-        classes = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
-        with CPU:
-            rule = classes.get(update, update)([parameter], lr=0.05)
-        problem = Quadratics()
-        for _ in range(4):
-            parameter.grad = released_mean(opt, problem(opt.ask()))
-            with CPU:
-                rule.step()
-            assert torch.allclose(opt.x, parameter.detach(), atol=1e-5)
-
     def test_finds_the_optimum(self):
         problem = Quadratics(n=5000, d=5)
         start = torch.full((5,), 0.05, **DOUBLE)
@@ -251,84 +164,6 @@ class TestStep:
         opt = make()
         opt.tell(problem(opt.ask()).float())
         assert opt.x.dtype == torch.float64
-
-
-class TestWhereToEvaluate:
-    @pytest.mark.parametrize("base", [RBFKernel, lambda: MaternKernel(nu=2.5)])
-    def test_design_is_optimal_at_first(self, base):
-        with CPU:
-            kernel = ScaleKernel(base()).double()
-            kernel.base_kernel.lengthscale = 0.4
-        traces = {}
-        for search in ("design", "polish", "optimize"):
-            opt = make(kernel=kernel, search=search)
-            opt.tell(Quadratics()(opt.ask()))
-            traces[search] = opt.history[0].trace
-        assert traces["polish"] <= traces["design"] * (1 + 1e-9)
-        assert traces["design"] <= traces["optimize"] * 1.01
-
-    def test_asking_again_gives_the_same(self):
-        opt = make()
-        assert torch.equal(opt.ask(), opt.ask())
-
-    def test_algorithm_2_takes_the_fewest_points(self):
-        # Without history the smallest batch that reaches the tolerance, tried one by
-        # one; later less, since earlier points help.
-        opt = make(tolerance=2.0, mean="zero", num_steps=6, step_size=0.01)
-        sizes = []
-        for size in range(1, 7):
-            trial = make(batch_size=size, mean="zero")
-            trial.tell(Quadratics()(trial.ask()))
-            if trial.history[0].trace <= 2.0:
-                break
-        problem = Quadratics()
-        while not opt.done:
-            X = opt.ask()
-            sizes.append(len(X))
-            opt.tell(problem(X))
-            assert opt.history[-1].trace <= 2.0 * (1 + 1e-6)
-        assert sizes[0] == size
-        assert sum(sizes[1:]) < 5 * size
-
-    def test_algorithm_2_with_a_constant_mean(self):
-        problem, opt = Quadratics(), make(tolerance=2.0, num_steps=4)
-        while not opt.done:
-            opt.tell(problem(opt.ask()))
-            assert opt.history[-1].trace <= 2.0
-
-    def test_resting_at_a_corner(self):
-        # Points come again there: copies must not crowd out the others.
-        problem = Quadratics()
-        opt = make(num_steps=30, initial_x=torch.zeros(3, **DOUBLE))
-        follower = opt._follower
-        follower.follow = lambda gradient, project: opt._parameter
-        for _ in range(29):
-            opt.tell(problem(opt.ask()))
-        assert len(opt._points.unique(dim=0)) < len(opt._points) - 16
-        window = opt._points[opt.geometry.nearby(opt._points, opt._parameter)]
-        assert len(window.unique(dim=0)) == len(window) == 16
-
-    def test_no_window(self):
-        problem = Quadratics()
-        opt = make(num_steps=3, window=0)
-        while not opt.done:
-            X = opt.ask()
-            assert len(X) == 4
-            opt.tell(problem(X).split(50))
-
-    def test_the_same_points_after_a_reload(self):
-        with CPU:
-            kernel = PolynomialKernel(power=2).double()
-        asked = []
-        for _ in range(2):
-            torch.rand(3, **DOUBLE)  # whatever the global generator does
-            opt = make(kernel=kernel)
-            asked.append(opt.ask())
-        assert torch.equal(*asked)
-
-    def test_a_tolerance_below_the_floor(self):
-        with pytest.raises(InvalidArgumentError, match="tolerance must be at least"):
-            make(tolerance=1e-9)
 
 
 class TestChunks:
@@ -377,78 +212,6 @@ class TestChunks:
 
 
 class TestMisuse:
-    def test_out_of_turn(self):
-        opt, problem = make(num_steps=2), Quadratics()
-        X = opt.search_box.box
-        with pytest.raises(OptimizerStateError, match="call ask"):
-            opt.tell(problem(X))
-        with pytest.raises(OptimizerStateError, match="No step has been taken"):
-            opt.result()
-        X = opt.ask()
-        opt.tell(problem(X))
-        with pytest.raises(OptimizerStateError, match="once for each"):
-            opt.tell(problem(X))
-        opt.tell(problem(opt.ask()))
-        with pytest.raises(OptimizerStateError, match="All 2 steps"):
-            opt.ask()
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (lambda L: L[:-1], "num_records=200 rows"),
-            (lambda L: L[:, :-1], "200 x 4"),
-            (lambda L: L.mean(dim=0), "200 x 4"),
-            (lambda L: torch.cat([L, L]), "400 rows in all"),
-            (lambda L: [L, L[:1]], "201 rows in all"),
-            (lambda L: [], "got 0"),
-            (lambda L: L.long(), "dtype"),
-            (lambda L: L.tolist(), "torch.Tensor"),
-            (lambda L: 3.0, "n x 4 tensor"),
-        ],
-    )
-    def test_losses_of_the_wrong_shape_cost_nothing(self, change, message):
-        opt, problem = make(), Quadratics()
-        losses = problem(opt.ask())
-        losses[:] = 0.777
-        with pytest.raises(InvalidArgumentError, match=message) as raised:
-            opt.tell(change(losses))
-        assert "777" not in str(raised.value)  # a loss is private, its shape is not
-        assert len(opt.ledger) == 0
-        opt.tell(losses)  # the same question can still be answered
-        assert len(opt.ledger) == 1
-
-    def test_an_exhausted_budget(self):
-        ledger = Ledger(cap=GDP(1.0))
-        make(ledger=ledger).run(Quadratics(), progress=False)
-        opt = make(ledger=ledger)
-        with pytest.raises(BudgetExceededError, match="this run would bring it to"):
-            opt.ask()
-        assert len(ledger) == 5
-
-    def test_a_budget_for_some_of_the_steps(self):
-        """Refused before the first, not after the last that is affordable."""
-        ledger = Ledger(cap=GDP(1.0))
-        ledger.charge(GaussianEvent(2.0))
-        evaluated = []
-        with pytest.raises(
-            BudgetExceededError,
-            match=r"spent mu=0.5 in 1 charge\(s\), this run would bring it to 1.1",
-        ):
-            make(ledger=ledger).run(evaluated.append, progress=False)
-        assert evaluated == []
-        assert len(ledger) == 1
-
-    def test_a_budget_that_another_run_spends_meanwhile(self):
-        ledger = Ledger(cap=GDP(1.0))
-        opt = make(ledger=ledger)
-        losses = Quadratics()(opt.ask())
-        make(ledger=ledger).run(Quadratics(), progress=False)
-        before = opt.state_dict()
-        with pytest.raises(BudgetExceededError):
-            opt.tell(losses)
-        assert torch.equal(opt.state_dict()["parameter"], before["parameter"])
-        assert len(ledger) == 5
-
     @pytest.mark.parametrize(
         ("kwargs", "message"),
         [
@@ -509,12 +272,3 @@ class TestPlan:
         assert str(plan.num_steps) in capsys.readouterr().out
         opt = make(num_steps=plan.num_steps, clip_norm=plan.clip_norm, n=100_000)
         assert math.isclose(opt.noise_std, plan.noise_std, rel_tol=1e-7)
-
-
-def test_clipping_is_that_of_the_privacy_core():
-    problem = Quadratics(n=30)
-    opt = make(n=30, clip_norm=0.1)
-    X = opt.ask()
-    weights, _ = opt.geometry.weights(opt._parameter, X)
-    expected = clip_rows(problem(X) @ weights.mT, 0.1).mean(dim=0)
-    assert torch.allclose(released_mean(opt, problem(X)), expected, atol=1e-12)

@@ -1,0 +1,117 @@
+"""Where DP-GIBO evaluates, and what its surrogate leaves unknown."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+
+from botorch_dp import GradientGP
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+)
+from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make
+
+
+class TestWhereToEvaluate:
+    @pytest.mark.parametrize("base", [RBFKernel, lambda: MaternKernel(nu=2.5)])
+    def test_design_is_optimal_at_first(self, base):
+        with CPU:
+            kernel = ScaleKernel(base()).double()
+            kernel.base_kernel.lengthscale = 0.4
+        traces = {}
+        for search in ("design", "polish", "optimize"):
+            opt = make(kernel=kernel, search=search)
+            opt.tell(Quadratics()(opt.ask()))
+            traces[search] = opt.history[0].trace
+        assert traces["polish"] <= traces["design"] * (1 + 1e-9)
+        assert traces["design"] <= traces["optimize"] * 1.01
+
+    def test_asking_again_gives_the_same(self):
+        opt = make()
+        assert torch.equal(opt.ask(), opt.ask())
+
+    def test_algorithm_2_takes_the_fewest_points(self):
+        # Without history the smallest batch that reaches the tolerance, tried one by
+        # one; later less, since earlier points help.
+        opt = make(tolerance=2.0, mean="zero", num_steps=6, step_size=0.01)
+        sizes = []
+        for size in range(1, 7):
+            trial = make(batch_size=size, mean="zero")
+            trial.tell(Quadratics()(trial.ask()))
+            if trial.history[0].trace <= 2.0:
+                break
+        problem = Quadratics()
+        while not opt.done:
+            X = opt.ask()
+            sizes.append(len(X))
+            opt.tell(problem(X))
+            assert opt.history[-1].trace <= 2.0 * (1 + 1e-6)
+        assert sizes[0] == size
+        assert sum(sizes[1:]) < 5 * size
+
+    def test_algorithm_2_with_a_constant_mean(self):
+        problem, opt = Quadratics(), make(tolerance=2.0, num_steps=4)
+        while not opt.done:
+            opt.tell(problem(opt.ask()))
+            assert opt.history[-1].trace <= 2.0
+
+    def test_resting_at_a_corner(self):
+        # Points come again there: copies must not crowd out the others.
+        problem = Quadratics()
+        opt = make(num_steps=30, initial_x=torch.zeros(3, **DOUBLE))
+        follower = opt._follower
+        follower.follow = lambda gradient, project: opt._parameter
+        for _ in range(29):
+            opt.tell(problem(opt.ask()))
+        assert len(opt._points.unique(dim=0)) < len(opt._points) - 16
+        window = opt._points[opt.geometry.nearby(opt._points, opt._parameter)]
+        assert len(window.unique(dim=0)) == len(window) == 16
+
+    def test_no_window(self):
+        problem = Quadratics()
+        opt = make(num_steps=3, window=0)
+        while not opt.done:
+            X = opt.ask()
+            assert len(X) == 4
+            opt.tell(problem(X).split(50))
+
+    def test_the_same_points_after_a_reload(self):
+        with CPU:
+            kernel = PolynomialKernel(power=2).double()
+        asked = []
+        for _ in range(2):
+            torch.rand(3, **DOUBLE)  # whatever the global generator does
+            opt = make(kernel=kernel)
+            asked.append(opt.ask())
+        assert torch.equal(*asked)
+
+    def test_a_tolerance_below_the_floor(self):
+        with pytest.raises(InvalidArgumentError, match="tolerance must be at least"):
+            make(tolerance=1e-9)
+
+
+class TestSurrogate:
+    def test_window(self):
+        # Only the nearest points count: the others' losses may be anything.
+        problem = Quadratics()
+        opt = make(window=5, num_steps=6)
+        for _ in range(4):
+            opt.tell(problem(opt.ask()))
+        opt.ask()
+        assert len(opt._remembered) == 5
+        distances = (opt._points - opt._parameter).norm(dim=-1)
+        assert sorted(distances.argsort()[:5].tolist()) == opt._remembered
+
+    def test_the_trace_is_what_the_posterior_leaves(self):
+        problem = Quadratics()
+        opt = make(mean="zero")
+        for _ in range(3):
+            theta, X = opt.x, opt.ask()
+            D = torch.cat([opt._points, X])
+            model = GradientGP(
+                D, D[:, :1], opt.geometry.kernel, opt.geometry.noise_variance
+            )
+            expected = model.gradient_posterior(theta.unsqueeze(0)).variance.sum()
+            opt.tell(problem(X))
+            assert math.isclose(opt.history[-1].trace, float(expected), rel_tol=1e-6)
