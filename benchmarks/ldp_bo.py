@@ -44,7 +44,6 @@ from botorch_dp.models.kernels.covariances import default_gradient_kernel
 from botorch_dp.models.kernels.derivatives import kernel_gradient
 from botorch_dp.optimizers import OnlineBO, OnlineSGD
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
-from botorch_dp.optimizers.ldp.step_sizes import PUBLISHED_SCHEDULE
 from botorch_dp.privacy import mallows_gradient_bound
 from botorch_dp.problems import (
     HuberRegression,
@@ -59,6 +58,7 @@ R = 50  # replications
 STEPS = 20_000
 B = math.sqrt(2)  # the bound of the paper's losses with Mallows weights
 MODELS = {"linear": LinearStream, "logistic": LogisticStream, "ReLU": ReLUStream}
+PUBLISHED_SCHEDULE = StepSchedule(initial=0.2, power=0.505)
 # How the paper does it: textbook noise, its step sizes, the average of all iterates.
 PUBLISHED = {"step_sizes": PUBLISHED_SCHEDULE, "average": "running"}
 

@@ -88,7 +88,3 @@ class StepSchedule:
                 clip_norm=clip_norm, noise_std=noise_std, dim=dim
             ),
         )
-
-
-# The step sizes of the LDP-BO paper.
-PUBLISHED_SCHEDULE = StepSchedule(initial=0.2, power=0.505)
