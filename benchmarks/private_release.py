@@ -44,15 +44,16 @@ from benchmarks._common import (
     seeded,
 )
 from botorch_dp import ApproxDP, PrivateBO, PureDP
+from botorch_dp.acquisition.private_ucb import CONSTANTS
 from botorch_dp.exceptions import UselessReleaseWarning, WeakGuaranteeWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.models.kernels.dataset_kernel import sample_neighbours
 from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
 from botorch_dp.optimizers.release.kusner.sensitivity import (
-    CONSTANTS,
-    kusner_point_release,
-    kusner_value_release,
+    PointSensitivity,
+    ValueSensitivity,
 )
+from botorch_dp.optimizers.release.kusner.setting import KusnerSetting
 
 DOUBLE = {"dtype": torch.float64}
 EPSILONS = (0.1, 1.0, 10.0)
@@ -140,7 +141,7 @@ def noise_seed(replication: int, T: int, epsilon: float) -> int:
 
 def optimizer(name: str, epsilon: float, seed: int, **kwargs: Any) -> PrivateBO:
     """The optimizer of a column: it releases a point, with one total epsilon."""
-    kwargs |= {"loss_range": (0.0, 1.0), "what": "point", "transform": "identity"}
+    kwargs |= {"loss_range": (0.0, 1.0), "output": "point", "transform": "identity"}
     kwargs["generator"] = seeded(seed)
     if name == "adaptive":
         return PrivateBO(guarantee=ApproxDP(epsilon, 1e-6), adaptive=True, **kwargs)
@@ -444,20 +445,24 @@ def published_noise() -> list[Row]:
         draws = [gp_draw(candidates, seed) for seed in range(5)]
         width = statistics.mean(float(draw.max() - draw.min()) for draw in draws)
         for T in BUDGETS:
-            setting = {"num_steps": T, "num_candidates": num_candidates, **KUSNER}
+            settings = {
+                constants: KusnerSetting(
+                    num_steps=T,
+                    num_candidates=num_candidates,
+                    constants=constants,
+                    **KUSNER,
+                )
+                for constants in CONSTANTS
+            }
             gamma = information_gain_bound(
                 matern(), candidates, num_steps=T, noise_variance=KUSNER_NOISE
             )
             row: Row = {"candidates": num_candidates, "T": T, "range": width}
-            for constants in CONSTANTS:
-                point = kusner_point_release(**setting, constants=constants)
-                row[f"point, {constants}"] = point.sensitivity
-            for constants in CONSTANTS:
-                value = kusner_value_release(
-                    gamma=gamma,
-                    noise_variance=KUSNER_NOISE,
-                    **setting,
-                    constants=constants,
+            for constants, setting in settings.items():
+                row[f"point, {constants}"] = PointSensitivity(setting).sensitivity
+            for constants, setting in settings.items():
+                value = ValueSensitivity(
+                    setting, noise_variance=KUSNER_NOISE, gamma=gamma
                 )
                 row[f"value, {constants}"] = value.sensitivity
             row["stable"] = 1e-3 / PRIOR_STD

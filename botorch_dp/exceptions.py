@@ -1,41 +1,40 @@
-"""The library's errors and warnings: one base of each, and their few children.
+"""The errors and warnings of the library, each with one base class.
 
-None of them may be raised or warned because of the *values* of a private tensor:
-that an exception occurred is itself a release. Shapes, dtypes and parameters are
-public and may raise.
+None of them may depend on the *values* of a private tensor, because an exception is
+itself a release. Shapes, dtypes and parameters are public and may raise.
 """
 
 
 class BotorchDPError(Exception):
-    """Base of every error this library raises on purpose."""
+    """The base class of all errors of this library."""
 
 
 class InvalidArgumentError(BotorchDPError, ValueError):
-    """A public argument (a parameter, a shape, a dtype) is not usable."""
+    """A public argument (a parameter, a shape, a dtype) is invalid."""
 
 
 class UnsupportedConversionError(BotorchDPError):
-    """A guarantee was asked to become one that it does not imply."""
+    """A guarantee does not imply the requested one."""
 
 
 class UnsupportedKernelError(BotorchDPError):
-    """A kernel lacks the derivatives that a gradient of the process needs."""
+    """A kernel does not have the derivatives that gradients of the process need."""
 
 
 class BudgetExceededError(BotorchDPError):
-    """A charge would pass the ledger's cap; nothing was recorded or drawn."""
+    """A charge would exceed the ledger's cap; nothing was recorded or drawn."""
 
 
 class OptimizerStateError(BotorchDPError):
-    """An optimizer was called out of turn, or given a state that is not its own."""
+    """An optimizer was called in the wrong order, or got the state of another one."""
 
 
 class MessageError(BotorchDPError):
-    """A message is not of this protocol, of another version, or of another run."""
+    """A message has another protocol, another version or another run."""
 
 
 class LedgerError(BotorchDPError):
-    """A ledger file is not a ledger, is damaged, or disagrees with its owner."""
+    """A ledger file is not a ledger, is damaged, or has unexpected content."""
 
 
 class MissingExtraError(BotorchDPError, ImportError):
@@ -43,20 +42,20 @@ class MissingExtraError(BotorchDPError, ImportError):
 
 
 class BotorchDPWarning(UserWarning):
-    """Base of every warning this library gives."""
+    """The base class of all warnings of this library."""
 
 
 class IllConditionedWarning(BotorchDPWarning):
-    """Rounding leaves few correct digits, or none."""
+    """Rounding errors leave few correct digits, or none."""
 
 
 class WeakGuaranteeWarning(BotorchDPWarning):
-    """The parameters protect less than their reader may think."""
+    """The parameters protect less than a reader may expect."""
 
 
 class UselessReleaseWarning(BotorchDPWarning):
-    """The noise is larger than everything it could be added to."""
+    """The noise is larger than any possible value."""
 
 
 class CollapseWarning(BotorchDPWarning):
-    """A dictionary has too few points left to tell all directions apart."""
+    """A dictionary has too few points left to distinguish all directions."""

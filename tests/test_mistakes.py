@@ -62,7 +62,7 @@ MISTAKES = {
     "private records that were trained on": (
         lambda: search().fit(X, Y, X_val=X[30:], y_val=Y[30:]),
         InvalidArgumentError,
-        r"X_val must hold records that the models are not trained on.*Split the data",
+        r"X_val must contain records that the models are not trained on.*Split the",
     ),
     "epsilon for a guarantee": (
         lambda: fit(guarantee=1.0),
@@ -73,13 +73,13 @@ MISTAKES = {
         lambda: fit(guarantee=PureDP(1.0)),
         InvalidArgumentError,
         r"guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo'.*"
-        r"got PureDP\(epsilon=1\); method='stable' can meet it",
+        r"got PureDP\(epsilon=1\)\. Use method='stable' for this guarantee",
     ),
     "Gaussian privacy from the exponential mechanism": (
         lambda: fit(guarantee=GDP(1.0), method="stable"),
         InvalidArgumentError,
         r"guarantee must be a PureDP or an ApproxDP with method='stable', got "
-        r"GDP\(mu=1\); method='dp-gibo' can meet it",
+        r"GDP\(mu=1\)\. Use method='dp-gibo' for this guarantee",
     ),
     "epsilon and delta the wrong way round": (
         lambda: fit(guarantee=ApproxDP(1e-5, 0.5)),
@@ -91,10 +91,11 @@ MISTAKES = {
         AttributeError,
         r"no attribute 'best_params_': call fit first",
     ),
-    "a parameter the estimator has not": (
+    "a parameter that the estimator does not have": (
         lambda: fit(space={"c": SPACE["C"]}),
         InvalidArgumentError,
-        r"space names \['c'\], which LogisticRegression has not; it has \['C', ",
+        r"space contains 'c', but LogisticRegression has no such parameter\. Available "
+        r"parameters: C, ",
     ),
     "a pair for a range": (
         lambda: fit(space={"C": (1e-3, 1e3)}),
@@ -114,12 +115,12 @@ MISTAKES = {
     "a score of all records together": (
         lambda: fit(method="stable", scoring="roc_auc"),
         InvalidArgumentError,
-        r"such as an AUC, has no loss of a record.*Got 'roc_auc'",
+        r"not a mean over records, such as AUC or F1, are not supported.*Got 'roc_auc'",
     ),
     "no probabilities": (
         lambda: fit(SVC()),
         InvalidArgumentError,
-        r"needs an estimator with predict_proba, which SVC has not; use scoring=",
+        r"needs an estimator with predict_proba, but SVC does not have it\. Use scor",
     ),
     "one number for all records": (
         lambda: fit(scoring=lambda model, X, y: model.score(X, y), loss_range=(0, 1)),
@@ -134,12 +135,12 @@ MISTAKES = {
     "the scores of all candidates": (
         lambda: fit().cv_results_,
         AttributeError,
-        r"exact scores of candidates are private.*history_ holds what is public",
+        r"exact scores of candidates are private.*history_ contains what is public",
     ),
     "a score that nobody paid for": (
         lambda: fit().best_score_,
         AttributeError,
-        r"ask for it with release_score=True before fit",
+        r"request it with release_score=True before fit",
     ),
     "a spent budget": (
         search_twice_under_one_cap,
@@ -150,7 +151,7 @@ MISTAKES = {
     "a guarantee of another kind than the cap's": (
         lambda: fit(ledger=Ledger(cap=PureDP(1.0))),
         BudgetExceededError,
-        r"would bring it to inf.*its guarantee is of another kind, or of a larger",
+        r"would bring it to inf.*its guarantee is of another kind, or has a larger",
     ),
     "a range beyond all numbers": (
         lambda: fit(loss_range=(0, 10**400)),

@@ -1,4 +1,4 @@
-"""Problems of the papers that only benchmarks use, and their data."""
+"""Problems and data sets of the papers that only benchmarks use."""
 
 from benchmarks.problems.data import DATASETS, Dataset, load_dataset
 from benchmarks.problems.gp_lengthscales import GPLengthscales

@@ -1,14 +1,14 @@
-"""Many RBF expansions at once: kernel matrices in blocks that fit into a cache."""
+"""Evaluate many RBF expansions at once, in blocks that fit into a cache."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-# Entries of a kernel matrix that are formed at a time: 8 MB in double precision.
+# The number of entries of a kernel matrix in a block: 8 MB in double precision.
 _BLOCK_ENTRIES = 2**20
-# Exponentials of less count as this one, 1e-261: nothing. Down to the smallest doubles,
-# a processor takes up to thirty times as long.
+# Smaller exponents are replaced by this one, whose exponential is 1e-261. Subnormal
+# results would take a processor up to thirty times as long.
 _LEAST_EXPONENT = -600.0
 
 

@@ -1,8 +1,8 @@
-"""The papers' data sets, read from a folder of the user's.
+"""Read the data sets of the papers from a local folder.
 
-None of them comes with this library: their licences are restrictive or unknown. A
-folder, named by the argument ``data_dir`` or the environment variable
-``BOTORCH_DP_DATA``, holds them as .npz archives, which are checked before use.
+They are not part of this library, because their licenses are restrictive or unknown.
+The folder, given by the argument ``data_dir`` or the environment variable
+``BOTORCH_DP_DATA``, contains .npz archives, whose checksums are verified.
 
 References:
     .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
@@ -35,12 +35,12 @@ _VARIABLE = "BOTORCH_DP_DATA"
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known of a data set.
+    """A description of a data set.
 
     Attributes:
         file: The name of its file.
         sha256: The SHA-256 digest of that file, in hexadecimal.
-        origin: What it holds, and where the original can be had.
+        origin: Its content, and where the original is available.
     """
 
     file: str
@@ -53,20 +53,20 @@ DATASETS: dict[str, Dataset] = {
         file="substitute_pol.npz",
         sha256="9d41f1eda8282224102d59c779eae2d2b4d757bd57dd18644e8083e6fa37ef9c",
         origin="The 15,000 x 26 regression set 'pol' (telecommunications), on OpenML. "
-        "It stands in for the CT slices of [Sopa2025dpgibo]: results on it reproduce "
-        "nothing of that paper.",
+        "It replaces the CT slices of [Sopa2025dpgibo], so results on it do not "
+        "reproduce that paper.",
     ),
     "ct_slices_fragment": Dataset(
         file="ct_slices_fragment.npz",
         sha256="d9a618f6d3d2305d0841b6d65248ffa9d0bd5f9e32ab814e76267d3f93f5b53e",
         origin="682 rows (2 patients) of the 53,500 of 'Relative location of CT slices "
-        "on axial axis', in the UCI Machine Learning Repository. For trying a loader.",
+        "on axial axis', in the UCI Machine Learning Repository. For testing a loader.",
     ),
     "landmine": Dataset(
         file="landmine.npz",
         sha256="75aaeebae7622b1702511270303d54b35ec3b2f871e6bb3f63f0844398ee4ca1",
         origin="Radar features of 29 fields with and without mines [Xue2007landmine], "
-        "published by the authors at Duke University; complete, no licence stated.",
+        "published by the authors at Duke University; complete, no license stated.",
     ),
     "har": Dataset(
         file="har_time265.npz",
@@ -94,20 +94,20 @@ DATASETS: dict[str, Dataset] = {
 def load_dataset(
     name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read the arrays of a data set, after its checksum was found right.
+    """Read the arrays of a data set and verify its checksum.
 
     Args:
         name: One of ``DATASETS``: ``"substitute_pol"``, ``"ct_slices_fragment"``,
             ``"landmine"``, ``"har"``, ``"creditcard"`` or ``"uber"``.
-        data_dir: The folder with the files; by default the one that the environment
-            variable ``BOTORCH_DP_DATA`` names.
+        data_dir: The folder with the files; by default the value of the environment
+            variable ``BOTORCH_DP_DATA``.
 
     Returns:
         The arrays of the archive by their names.
 
     Raises:
-        InvalidArgumentError: If no folder is named, if the file is not in it, or if it
-            is not the one that is expected.
+        InvalidArgumentError: If no folder is given, if the file is not in it, or if
+            its checksum differs.
 
     Example:
         >>> load_dataset("pol")
@@ -120,7 +120,7 @@ def load_dataset(
     if not folder:
         raise InvalidArgumentError(
             "No data folder: pass data_dir, or set the environment variable "
-            f"{_VARIABLE} to the folder that holds {dataset.file}. "
+            f"{_VARIABLE} to the folder that contains {dataset.file}. "
             f"The data: {dataset.origin}"
         )
     path = Path(folder) / dataset.file
@@ -128,13 +128,13 @@ def load_dataset(
         content = path.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(
-            f"data_dir must hold {dataset.file}, which could not be read: {error}. "
+            f"data_dir must contain {dataset.file}, which could not be read: {error}. "
             f"The data: {dataset.origin}"
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != dataset.sha256:
         raise InvalidArgumentError(
-            f"{path} is not the expected file: its SHA-256 is {digest} and not "
+            f"{path} is not the expected file: its SHA-256 is {digest}, not "
             f"{dataset.sha256}. The data: {dataset.origin}"
         )
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:

@@ -5,6 +5,8 @@ References:
         Scalable Differentially Private Bayesian Optimization. 2025.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
@@ -13,13 +15,14 @@ from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems.base import (
     PerRecordProblem,
+    ProblemSettings,
     RowLosses,
     normal,
     seeded_generator,
     uniform,
 )
 
-# Entries of training kernel matrices that are factorized at a time: 64 MB.
+# The number of entries of kernel matrices that are factorized at a time: 64 MB.
 _FACTOR_ENTRIES = 2**23
 
 
@@ -33,17 +36,17 @@ class GPLengthscales(PerRecordProblem):
 
     and split into a training set and a validation set. The loss of a record of the
     validation set at length scales l is the squared error of the posterior mean given
-    the training set, with the noise's true variance. The private records are those of
-    the validation set; the training set is taken to be public.
+    the training set, with the true variance of the noise. The private records are those
+    of the validation set; the training set counts as public.
 
-    **What the paper says**: d = 10, length scales uniform in [0, 5], which is also the
-    box, and n = 4500 points. **What it leaves open** is set here as follows. Inputs are
-    uniform in [-1.5, 1.5] in every dimension; 400 training points; n is the size of the
-    validation set; noise of standard deviation 0.1. Length scales, true ones and
-    candidates, are at least 0.1: a process with length scale 0 is not one, and the
-    problem is best searched in logarithms.
+    **The paper** states d = 10, length scales uniform in [0, 5], which is also the box,
+    and n = 4500 points. **Our choices** for what it does not state: inputs are uniform
+    in [-1.5, 1.5] in every dimension; there are 400 training points; n is the size of
+    the validation set; the noise has a standard deviation of 0.1. True length scales
+    and candidates are at least 0.1, because there is no process with length scale 0,
+    and the best search coordinates are logarithms.
 
-    **How hard it is**, for seeds 0 to 9: the mean loss is 0.28 at the true length
+    **Difficulty** for seeds 0 to 9: the mean loss is 0.28 at the true length
     scales and 0.40 at the best of 265 points drawn uniformly from the box, whose median
     is 0.83 (0.26 and 0.38 for seeds 0 to 4). Data sets differ widely, from 0.05 and
     0.07 (seed 7) to 0.85 and 0.98 (seed 9): compare methods on the same seeds. The true
@@ -54,13 +57,13 @@ class GPLengthscales(PerRecordProblem):
         dim: The number of inputs d.
         num_train: The number of training points.
         data_noise_std: The standard deviation of e.
-        half_width: Inputs are uniform between minus and plus this.
-        lower: The least length scale, above 0.
+        half_width: Inputs are uniform between minus and plus this number.
+        lower: The smallest length scale, above 0.
         upper: The largest length scale.
-        seed: Of the data.
-        negate: Whether to flip signs.
-        dtype: Of candidates and losses. Computations are in double precision.
-        device: Of candidates and losses.
+        seed: The seed of the data.
+        **settings: ``negate``, ``dtype`` and ``device`` of
+            :class:`~botorch_dp.problems.PerRecordProblem`. Computations are in double
+            precision.
 
     Attributes:
         true_lengthscales: The length scales of the data, a ``d`` tensor.
@@ -86,9 +89,7 @@ class GPLengthscales(PerRecordProblem):
         lower: float = 0.1,
         upper: float = 5.0,
         seed: int = 0,
-        negate: bool = False,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[ProblemSettings],
     ) -> None:
         num_records = check_count("num_records", num_records)
         dim = check_count("dim", dim)
@@ -104,9 +105,7 @@ class GPLengthscales(PerRecordProblem):
             num_records=num_records,
             bounds=[(lower, upper)] * dim,
             transform=("log",) * dim,
-            negate=negate,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
         generator = seeded_generator(seed)
         lengthscales = lower + (upper - lower) * uniform(dim, generator=generator)
@@ -117,7 +116,7 @@ class GPLengthscales(PerRecordProblem):
         root = torch.linalg.cholesky(covariance)
         targets = root @ normal(total, generator=generator)
         self.true_lengthscales = lengthscales.to(self.bounds)
-        # In double precision whatever the dtype: kernel matrices are ill-conditioned.
+        # Always in double precision, because kernel matrices are ill-conditioned.
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         self._train_inputs, self._inputs = inputs.split([num_train, num_records])
         self._train_targets, self._targets = targets.split([num_train, num_records])

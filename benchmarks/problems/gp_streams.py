@@ -9,6 +9,7 @@ References:
 
 import math
 from abc import abstractmethod
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from botorch_dp._validation import check_count, check_nonnegative, check_positiv
 from botorch_dp.problems.streams import (
     Record,
     StreamProblem,
+    StreamSettings,
     check_seed,
     chunk_normals,
 )
@@ -25,7 +27,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 class GPStream(StreamProblem):
-    r"""Learn kernel hyperparameters from users who each hold a short series.
+    r"""Learn kernel hyperparameters from users who each have a short series.
 
     User t draws m + 1 inputs uniformly from :math:`[-1, 1]^d` and observes
     :math:`y = f(x) + e` at the first m of them; the last one is for testing. The
@@ -38,35 +40,34 @@ class GPStream(StreamProblem):
     with :math:`K_\theta(x, x') = s^2 \exp(-\tfrac12 \sum_j (x_j - x_j')^2 / l_j^2)` and
     mean zero. Parameters are logarithms: of l, and of s where it is not fixed to 1.
 
-    **Why a series.** In the paper every user holds one pair. The marginal likelihood
-    of one pair is that of :math:`y \sim N(0, s^2 + \sigma^2)`, which no length scale
-    enters: all gradients by them are zero, and nothing can be learned. Hence series of
-    m = 20 pairs here.
+    **Why a series.** In the paper every user has one pair. The marginal likelihood of
+    one pair is that of :math:`y \sim N(0, s^2 + \sigma^2)`, which does not depend on
+    the length scales: all their gradients are zero, and nothing can be learned.
+    Therefore users have m = 20 pairs here.
 
-    **The noise.** The paper fixes :math:`\sigma^2 = 10^{-4}` while its data have noise
-    of variance 0.01. The default here is the truth, 0.01: a model a hundred times too
-    sure of its data takes noise for the function, and on the sine wave its likelihood
-    is largest at a length scale of 0.005, where it predicts nothing.
+    **The noise.** The paper fixes :math:`\sigma^2 = 10^{-4}`, but the noise of its data
+    has variance 0.01. The default here is the true value, 0.01. With a value a hundred
+    times too small, the model fits the noise: on the sine wave its likelihood is
+    largest at a length scale of 0.005, where it predicts nothing.
 
-    Gradients have no bound: clip them (the paper: at B = 2). Where a kernel matrix
-    cannot be factorized, which only hyperparameters far out or a tiny
-    ``noise_variance`` cause, the loss is nan rather than an error: whether it happens
-    depends on the user's private inputs.
+    Gradients have no bound, so clip them (at B = 2 in the paper). If a kernel matrix
+    cannot be factorized, which only extreme hyperparameters or a tiny
+    ``noise_variance`` cause, the loss is NaN. It does not raise, because whether it
+    happens depends on the user's private inputs.
 
     Args:
         num_inputs: The number of inputs d of the function.
         learn_scale: Whether s is a parameter, after the length scales.
-        series_length: The number m of pairs a user holds.
+        series_length: The number m of pairs of a user.
         noise_variance: The model's :math:`\sigma^2`.
         data_noise_std: The standard deviation of e.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses. Computations are in double precision.
-        device: Of points and losses.
+        seed: The seed of the records.
+        **settings: ``num_replications``, ``num_steps``, ``dtype`` and ``device`` of
+            :class:`~botorch_dp.problems.StreamProblem`. Computations are in double
+            precision.
     """
 
-    # A record is larger than in other streams.
+    # Smaller than in other streams, because a record is larger.
     chunk_size = 128
 
     def __init__(
@@ -77,19 +78,10 @@ class GPStream(StreamProblem):
         series_length: int,
         noise_variance: float,
         data_noise_std: float,
-        seed: int,
-        num_replications: int,
-        num_steps: int | None,
-        dtype: torch.dtype,
-        device: torch.device | str | None,
+        seed: int = 0,
+        **settings: Unpack[StreamSettings],
     ) -> None:
-        super().__init__(
-            num_inputs + learn_scale,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(num_inputs + learn_scale, **settings)
         self.num_inputs = num_inputs
         self.learn_scale = learn_scale
         self.series_length = check_count("series_length", series_length)
@@ -164,14 +156,14 @@ class GPStream(StreamProblem):
         truth = self.function(inputs)
         values = truth + self.data_noise_std * draws[..., -1]
         parts = (inputs, values[..., :-1], truth[..., -1])
-        # In double precision whatever the dtype: kernel matrices are ill-conditioned.
+        # Always in double precision, because kernel matrices are ill-conditioned.
         inputs, values, test = (part.contiguous().to(self.device) for part in parts)
         return inputs, values, test
 
     def _record(self, step: int) -> Record:
         """Return inputs, noisy values, the test value, and squared differences.
 
-        The last, ``R x d x (m + 1)^2``, are large and so made for one step at a time.
+        The ``R x d x (m + 1)^2`` differences are large, so they are for one step only.
         """
         inputs, values, test = super()._record(step)
         columns = inputs.mT  # R x d x (m + 1)
@@ -188,7 +180,7 @@ class GPStream(StreamProblem):
         return exponents.exp().unflatten(-1, squares.shape[-2:])
 
     def _factor(self, gram: Tensor) -> Tensor:
-        """Return Cholesky factors of K + sigma^2 I, or nan where there are none."""
+        """Return Cholesky factors of K + sigma^2 I, or NaN if there are none."""
         noise = self.noise_variance * torch.eye(
             gram.shape[-1], dtype=gram.dtype, device=gram.device
         )
@@ -228,20 +220,19 @@ class SineStream(GPStream):
 
     See :class:`GPStream` for users and losses. The paper sets T = 10,000.
 
-    **How hard it is**: at zero, where it starts, the loss is 12.9 in the mean, the mean
-    squared error of :meth:`predict` 0.40 (the function's variance is 0.5) and the
-    median norm of a gradient 11. The loss is least, 0.04, near (-1.37, -0.16), where
-    the error is 0.014.
+    **Difficulty**: at the start, zero, the mean loss is 12.9, the mean squared error of
+    :meth:`predict` is 0.40 (the function's variance is 0.5) and the median norm of a
+    gradient is 11. The smallest loss, 0.04, is near (-1.37, -0.16), where the error is
+    0.014.
 
     Args:
-        series_length: The number m of pairs a user holds.
+        series_length: The number m of pairs of a user.
         noise_variance: The model's :math:`\sigma^2`; 1e-4 in the paper.
         data_noise_std: The standard deviation of the data's noise.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses. Computations are in double precision.
-        device: Of points and losses.
+        seed: The seed of the records.
+        **settings: ``num_replications``, ``num_steps``, ``dtype`` and ``device`` of
+            :class:`~botorch_dp.problems.StreamProblem`. Computations are in double
+            precision.
 
     Example:
         >>> stream = SineStream(num_replications=4)
@@ -260,10 +251,7 @@ class SineStream(GPStream):
         noise_variance: float = 1e-2,
         data_noise_std: float = 0.1,
         seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[StreamSettings],
     ) -> None:
         super().__init__(
             1,
@@ -272,10 +260,7 @@ class SineStream(GPStream):
             noise_variance=noise_variance,
             data_noise_std=data_noise_std,
             seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
 
     def function(self, inputs: Tensor) -> Tensor:
@@ -290,20 +275,19 @@ class FriedmanStream(GPStream):
 
     See :class:`GPStream` for users and losses. The paper sets T = 10,000.
 
-    **How hard it is**: twenty points in five dimensions say little. At zero, where it
-    starts, the loss is 1.360 in the mean and the mean squared error of :meth:`predict`
-    0.49. The loss is least, 1.332, near (-0.09, -0.08, -0.05, 0.28, 0.27), where the
+    **Difficulty**: twenty points in five dimensions have little information. At the
+    start, zero, the mean loss is 1.360 and the mean squared error of :meth:`predict` is
+    0.49. The smallest loss, 1.332, is near (-0.09, -0.08, -0.05, 0.28, 0.27), where the
     error is 0.41.
 
     Args:
-        series_length: The number m of pairs a user holds.
+        series_length: The number m of pairs of a user.
         noise_variance: The model's :math:`\sigma^2`; 1e-4 in the paper.
         data_noise_std: The standard deviation of the data's noise.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses. Computations are in double precision.
-        device: Of points and losses.
+        seed: The seed of the records.
+        **settings: ``num_replications``, ``num_steps``, ``dtype`` and ``device`` of
+            :class:`~botorch_dp.problems.StreamProblem`. Computations are in double
+            precision.
 
     Example:
         >>> stream = FriedmanStream()
@@ -318,10 +302,7 @@ class FriedmanStream(GPStream):
         noise_variance: float = 1e-2,
         data_noise_std: float = 0.1,
         seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[StreamSettings],
     ) -> None:
         super().__init__(
             5,
@@ -330,10 +311,7 @@ class FriedmanStream(GPStream):
             noise_variance=noise_variance,
             data_noise_std=data_noise_std,
             seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
 
     def function(self, inputs: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ References:
 
 from torch import Tensor
 
-from botorch_dp._validation import check_nonnegative
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp._validation import check_instance, check_nonnegative
 from botorch_dp.problems.base import (
     PerRecordProblem,
     RowLosses,
@@ -21,18 +20,18 @@ class NoisyObservations(PerRecordProblem):
     r"""Any problem, observed with noise on its mean loss.
 
     Each candidate of each call gets one number :math:`\lambda Z`, Z standard normal,
-    that is added to the losses of *all* records. Their mean, which is what an optimizer
-    learns from, is then :math:`f + \lambda Z` as in the paper, which sets
-    :math:`\lambda = 0.01`. Noise of its own for each record would average out.
+    that is added to the losses of *all* records. Their mean, from which an optimizer
+    learns, is then :math:`f + \lambda Z` as in the paper, which sets
+    :math:`\lambda = 0.01`. Independent noise for each record would average out.
 
-    The noise is drawn anew in every call, and reproducibly: two problems with the same
-    seed give the same numbers to the same sequence of calls. It is no privacy noise.
-    ``evaluate_true`` and ``gradients`` are those of the problem, without noise.
+    Every call draws new noise, and the same seed gives the same noise for the same
+    sequence of calls. It is not noise for privacy. ``evaluate_true`` and ``gradients``
+    have no noise.
 
     Args:
         problem: The problem to observe.
         noise_std: The standard deviation :math:`\lambda`.
-        seed: Of the noise.
+        seed: The seed of the noise.
 
     Example:
         >>> from botorch_dp.problems import NormalLocation
@@ -46,10 +45,7 @@ class NoisyObservations(PerRecordProblem):
     def __init__(
         self, problem: PerRecordProblem, noise_std: float = 0.01, *, seed: int = 0
     ) -> None:
-        if not isinstance(problem, PerRecordProblem):
-            raise InvalidArgumentError(
-                f"problem must be a PerRecordProblem, got {type(problem).__name__}."
-            )
+        check_instance("problem", problem, PerRecordProblem)
         lower, upper = problem.bounds.tolist()
         super().__init__(
             num_records=problem.num_records,

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import check_count, check_positive, describe
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems.streams import check_seed, numbered_generator
 
@@ -26,22 +26,23 @@ _EPSILON = 1e-8
 class OnlineNeuralNetwork:
     r"""One small regression network for each replication, trained pair by pair.
 
-    **Not private**: it sees raw pairs, and its weights, its predictions and whatever is
-    computed from them depend on them. It is there to compare with.
+    **Not private**: it uses raw pairs, so its weights and predictions reveal them. It
+    is only for comparison.
 
     Layers are linear with rectifiers between them; the loss is the squared error, and
     each update is one step of Adam [Kingma2015adam]_. All R networks are trained at
-    once and do not see each other. The paper says of its network only that it takes
-    one data point an iteration; sizes and learning rate are of this library.
+    once and independently. The paper only says that its network uses one data point per
+    iteration; the sizes and the learning rate are ours.
 
     Args:
         num_inputs: The number of inputs d.
         hidden_sizes: The widths of the hidden layers.
-        learning_rate: Of Adam.
-        seed: Of the initial weights (normal with variance 2 / fan-in; offsets zero).
+        learning_rate: The learning rate of Adam.
+        seed: The seed of the initial weights, which are normal with variance
+            2 / fan-in; offsets are zero.
         num_replications: The number of networks R.
-        dtype: Of inputs and predictions.
-        device: Of inputs and predictions; torch's default if None.
+        dtype: The dtype of inputs and predictions.
+        device: The device of inputs and predictions; torch's default if None.
 
     Example:
         >>> network = OnlineNeuralNetwork(1, num_replications=4)
@@ -89,7 +90,7 @@ class OnlineNeuralNetwork:
         self.num_updates = 0
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Predict, each network for its own inputs.
+        """Return the predictions of each network for its own inputs.
 
         Args:
             inputs: An ``R x m x d`` tensor.
@@ -109,14 +110,13 @@ class OnlineNeuralNetwork:
         """
         inputs = self._check_inputs(inputs)
         if not isinstance(targets, Tensor) or targets.shape != inputs.shape[:2]:
-            got = tuple(targets.shape) if isinstance(targets, Tensor) else targets
             raise InvalidArgumentError(
                 f"targets must be a tensor of shape {tuple(inputs.shape[:2])}, one "
-                f"number for each input, got {got!r}."
+                f"number for each input, got {describe(targets)}."
             )
         with torch.enable_grad():
             errors = self._forward(inputs) - targets
-            # A sum over networks, so that each has the gradient of its own loss.
+            # The sum over networks gives each the gradient of its own loss.
             loss = errors.square().mean(dim=-1).sum()
             gradients = torch.autograd.grad(loss, self._parameters)
         self._step(gradients)
@@ -148,9 +148,8 @@ class OnlineNeuralNetwork:
             or inputs.shape[0] != self.num_replications
             or inputs.shape[2] != self.num_inputs
         ):
-            got = tuple(inputs.shape) if isinstance(inputs, Tensor) else inputs
             raise InvalidArgumentError(
                 f"inputs must be a tensor of shape {self.num_replications} x m x "
-                f"{self.num_inputs}, got {got!r}."
+                f"{self.num_inputs}, got {describe(inputs)}."
             )
         return inputs

@@ -1,10 +1,10 @@
 r"""Taxi fares and credit card fraud as streams: Example 5.3 of [LDPBO2025]_.
 
-Both read data sets that do not come with this library, see
+Both read data sets that are not part of this library, see
 :func:`benchmarks.problems.data.load_dataset`. Every replication takes the same rows in
 another random order: its first ``num_steps`` rows are the users of the stream, the rest
-is its test set. Features are scaled by constants that anyone can know, not by anything
-computed from the data, which are private.
+is its test set. Features are scaled by public constants, not by statistics of the
+private data.
 
 References:
     .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
@@ -14,6 +14,7 @@ References:
 import math
 import os
 from abc import abstractmethod
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -46,23 +47,34 @@ _BASE_FARE = 3.0
 _FARE_UNIT = 5.0
 _DISTANCE_UNIT = 5.0
 _NUM_COMPONENTS = 5
-# Which of numbered generators shuffles the labels that are thinned.
+# The number of the generator that chooses which frauds are kept.
 _THINNING = 2**64 - 1
 
 
+class PaymentSettings(TypedDict, total=False):
+    """Keyword arguments that both streams pass on to :class:`PaymentStream`."""
+
+    mallows: bool
+    seed: int
+    num_replications: int
+    num_steps: int
+    dtype: torch.dtype
+    device: torch.device | str | None
+
+
 class PaymentStream(StreamProblem):
-    """What the two data sets share: rows in random orders, and a test set.
+    """The base class of both streams: rows in random orders, and a test set.
 
     Args:
-        features: An ``N x p`` tensor, a row for each payment.
+        features: An ``N x p`` tensor with a row for each payment.
         targets: An ``N`` tensor of responses.
         c: A bound on the derivative of a loss by the linear predictor.
         mallows: Whether losses are weighted by min(1, 2 / ||x||^2).
-        seed: Of the orders.
+        seed: The seed of the orders of the rows.
         num_replications: The number of replications R.
-        num_steps: How many rows are the stream; the others are for testing.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        num_steps: The number of rows of the stream; the others are for testing.
+        dtype: The dtype of points and losses.
+        device: The device of points and losses; torch's default if None.
 
     Attributes:
         num_test: The number of rows of the test set.
@@ -73,13 +85,13 @@ class PaymentStream(StreamProblem):
         features: Tensor,
         targets: Tensor,
         *,
-        c: float,
-        mallows: bool,
-        seed: int,
-        num_replications: int,
-        num_steps: int,
-        dtype: torch.dtype,
-        device: torch.device | str | None,
+        c: float = 1.0,
+        mallows: bool = True,
+        seed: int = 0,
+        num_replications: int = 1,
+        num_steps: int = 20000,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
     ) -> None:
         super().__init__(
             features.shape[-1],
@@ -92,7 +104,7 @@ class PaymentStream(StreamProblem):
         if self.num_test < 1:
             raise InvalidArgumentError(
                 f"num_steps must be below the number of rows, {len(features)}, so that "
-                f"some are left to test on, got {num_steps}."
+                f"some are left for testing, got {num_steps}."
             )
         self.c = check_positive("c", c)
         self.mallows = bool(mallows)
@@ -137,11 +149,11 @@ class PaymentStream(StreamProblem):
 class UberStream(PaymentStream):
     r"""Predict taxi fares by robust linear regression.
 
-    The loss is that of :class:`~botorch_dp.problems.LinearStream`: Huber's with
-    Mallows weights, of gradients no longer than :math:`c \sqrt 2`. The response is
-    (fare - 3) / 5 in dollars: 3 is what a New York taxi charges before it moves (2.50
+    The loss is that of :class:`~botorch_dp.problems.LinearStream`: the Huber loss with
+    Mallows weights, whose gradients have a norm of at most :math:`c \sqrt 2`. The
+    response is (fare - 3) / 5 in dollars: 3 is the base fare of a New York taxi (2.50
     and a surcharge of 0.50), so that the four parameters of the paper need no
-    intercept. The features, of about the size of one:
+    intercept. The features have values of about one:
 
     * the Manhattan distance / 5 km, a degree being 111.2 km north and 84.2 km east;
     * (hour of the day - 12) / 12;
@@ -149,20 +161,16 @@ class UberStream(PaymentStream):
     * (passengers - 1) / 2.5, from 0 for one to 2 for six.
 
     On all 27,671 rows the minimizer is about (1.81, 0.05, -0.02, 0.07), with a mean
-    absolute error of 2.52 dollars, the same as with an intercept. Where it starts, at
-    zero, the error is 8.38; the best constant has 5.40.
+    absolute error of 2.52 dollars, the same as with an intercept. At the start, zero,
+    the error is 8.38; that of the best constant is 5.40.
 
     Args:
-        data_dir: The folder with the data; by default the one that the environment
-            variable ``BOTORCH_DP_DATA`` names.
+        data_dir: The folder with the data; by default the value of the environment
+            variable ``BOTORCH_DP_DATA``.
         intercept: Whether to add a fifth feature, which is one.
-        c: Where the Huber loss turns from quadratic to linear.
-        mallows: Whether losses are weighted.
-        seed: Of the orders of the rows.
-        num_replications: The number of replications R.
-        num_steps: How many rows are the stream; the others are for testing.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        c: The residual at which the Huber loss changes from quadratic to linear.
+        **settings: ``mallows``, ``seed``, ``num_replications``, ``num_steps``,
+            ``dtype`` and ``device`` of :class:`PaymentStream`.
     """
 
     def __init__(
@@ -171,12 +179,7 @@ class UberStream(PaymentStream):
         *,
         intercept: bool = False,
         c: float = 1.0,
-        mallows: bool = True,
-        seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int = 20000,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[PaymentSettings],
     ) -> None:
         arrays = load_dataset("uber", data_dir)
         columns = {
@@ -200,12 +203,7 @@ class UberStream(PaymentStream):
             torch.stack(features, dim=-1),
             (columns["fare_amount"] - _BASE_FARE) / _FARE_UNIT,
             c=c,
-            mallows=mallows,
-            seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
@@ -235,15 +233,15 @@ class UberStream(PaymentStream):
 class CreditCardStream(PaymentStream):
     r"""Detect credit card fraud by logistic regression.
 
-    The loss is that of :class:`~botorch_dp.problems.LogisticStream`, of gradients no
-    longer than :math:`\sqrt 2`; labels are 1 for frauds and -1 otherwise. The features
-    are the first five principal components, as they are.
+    The loss is that of :class:`~botorch_dp.problems.LogisticStream`, whose gradients
+    have a norm of at most :math:`\sqrt 2`; labels are 1 for frauds and -1 otherwise.
+    The features are the first five principal components, unchanged.
 
-    Accuracy says little here: frauds are 1.8 % of the data, and 0.17 % of the original
-    from which they were taken, so that calling nothing a fraud is 98.2 % or 99.8 %
-    accurate. Balanced accuracy (0.5 for that) and the area under the ROC curve are
-    reported beside it. Over all rows and averaged over test sets, the minimizer of the
-    expected loss has
+    Accuracy says little here: frauds are 1.8 % of the data and 0.17 % of the original
+    data, so the classifier that never predicts a fraud is 98.2 % or 99.8 % accurate.
+    Its balanced accuracy is 0.5. :meth:`evaluate` also returns balanced accuracy and
+    the area under the ROC curve. Over all rows and averaged over test sets, the
+    minimizer of the expected loss has
 
     ========= =========== ======== ================= =======
     intercept fraud_share accuracy balanced accuracy ROC AUC
@@ -254,22 +252,18 @@ class CreditCardStream(PaymentStream):
     no        0.00173     0.736    0.84              0.93
     ========= =========== ======== ================= =======
 
-    The paper does not say whether it has an intercept. Without one, its accuracies of
-    0.91 to 0.97 are out of reach of the minimizer.
+    The paper does not say whether it uses an intercept. Without one, the minimizer
+    cannot reach its accuracies of 0.91 to 0.97.
 
     Args:
-        data_dir: The folder with the data; by default the one that the environment
-            variable ``BOTORCH_DP_DATA`` names.
+        data_dir: The folder with the data; by default the value of the environment
+            variable ``BOTORCH_DP_DATA``.
         intercept: Whether to add a sixth feature, which is one. Without it, a payment
             with all components zero is a fraud with probability 1/2.
-        fraud_share: Keep only as many frauds, drawn by the seed, as make up this share
-            of all rows; 0.00173 is that of the original. All if None.
-        mallows: Whether losses are weighted.
-        seed: Of the orders of the rows.
-        num_replications: The number of replications R.
-        num_steps: How many rows are the stream; the others are for testing.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        fraud_share: The share of frauds to keep, drawn by the seed; 0.00173 is the
+            share in the original data. None keeps all.
+        **settings: ``mallows``, ``seed``, ``num_replications``, ``num_steps``,
+            ``dtype`` and ``device`` of :class:`PaymentStream`.
     """
 
     def __init__(
@@ -278,12 +272,7 @@ class CreditCardStream(PaymentStream):
         *,
         intercept: bool = True,
         fraud_share: float | None = None,
-        mallows: bool = True,
-        seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int = 20000,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[PaymentSettings],
     ) -> None:
         arrays = load_dataset("creditcard", data_dir)
         features = torch.from_numpy(arrays["V"][:, :_NUM_COMPONENTS]).double()
@@ -292,32 +281,23 @@ class CreditCardStream(PaymentStream):
             ones = features.new_ones(len(features), 1)
             features = torch.cat([features, ones], dim=-1)
         if fraud_share is not None:
-            kept = _thin(frauds, check_probability("fraud_share", fraud_share), seed)
+            share = check_probability("fraud_share", fraud_share)
+            kept = _thin(frauds, share, settings.get("seed", 0))
             features, frauds = features[kept], frauds[kept]
-        super().__init__(
-            features,
-            2 * frauds.double() - 1,
-            c=1.0,
-            mallows=mallows,
-            seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(features, 2 * frauds.double() - 1, c=1.0, **settings)
 
     def evaluate(self, x: Tensor) -> dict[str, Tensor]:
-        """Return how well frauds of the test set are told from other payments.
+        """Return how well the parameters detect frauds in the test set.
 
         Args:
             x: An ``R x p`` tensor of parameters.
 
         Returns:
             ``accuracy`` and ``balanced_accuracy`` (the mean of the shares of frauds and
-            of other payments that are right) where a fraud is what has a positive
-            linear predictor, and ``roc_auc``, the area under the ROC curve; ``R``
-            tensors: private, for measuring only. The last two are nan where the test
-            set has one class only.
+            of other payments that are right), where a positive linear predictor means
+            a fraud, and ``roc_auc``, the area under the ROC curve; ``R`` tensors:
+            private, for measuring only. The last two are NaN if the test set has only
+            one class.
         """
         scores, labels = self._test_predictors(x)
         frauds = labels > 0
@@ -328,7 +308,7 @@ class CreditCardStream(PaymentStream):
             (right * frauds).sum(dim=-1) / num_frauds
             + (right * ~frauds).sum(dim=-1) / others
         ) / 2
-        # Wilcoxon's statistic, from ranks with ties at their mean; in halves of ranks.
+        # Wilcoxon's statistic from twice the ranks; ties have their mean rank.
         ordered = scores.sort(dim=-1).values
         twice_ranks = (
             torch.searchsorted(ordered, scores)
@@ -353,12 +333,12 @@ class CreditCardStream(PaymentStream):
 
 
 def _thin(frauds: Tensor, share: float, seed: int) -> Tensor:
-    """Return the rows left, in their order, when frauds are thinned to a share."""
+    """Return the rows that are left, in order, with the given share of frauds."""
     others, rows = (~frauds).nonzero().squeeze(-1), frauds.nonzero().squeeze(-1)
     num_kept = round(share / (1 - share) * len(others))
     if num_kept > len(rows):
         raise InvalidArgumentError(
-            f"fraud_share must be at most that of the data, "
+            "fraud_share must be at most that of the data, "
             f"{len(rows) / len(frauds):.4f}, got {share}."
         )
     order = numbered_generator(check_seed(seed), _THINNING).permutation(len(rows))

@@ -1,12 +1,11 @@
 r"""Agents that tune a classifier on data of their own: section 5.2 of [Dai2021dpfts]_.
 
-An agent's score is how well a classifier does on the agent's validation half after
-training on its other half. All of it is private to the agent, so that the unit of
-privacy is the agent and not a record.
+An agent trains a classifier on half of its data and scores it on the other half. All
+of it is private to the agent, so the unit of privacy is the agent, not a record.
 
-Scores are deterministic, unlike those of the authors' scripts: there, probabilities of
-an unseeded ``SVC(probability=True)`` give areas under the curve that differ by 0.05 in
-standard deviation from one call to the next, as much as between points.
+Scores are deterministic, unlike those of the authors' scripts. There, an unseeded
+``SVC(probability=True)`` gives areas under the curve with a standard deviation of 0.05
+between calls, as much as between points.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -35,14 +34,14 @@ from botorch_dp.problems.base import seeded_generator
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """What a coordinate of the unit cube stands for.
+    """A hyperparameter as a coordinate of the unit cube.
 
     Attributes:
         name: The name of the hyperparameter.
-        lower: Its value at 0.
-        upper: Its value at 1.
-        log: Whether its logarithm, and not it, is proportional to the coordinate.
-        whole: Whether it is rounded to a whole number.
+        lower: The value at 0.
+        upper: The value at 1.
+        log: Whether the coordinate is on a log scale.
+        whole: Whether the value is rounded to a whole number.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Hyperparameter:
 
 @dataclass(frozen=True)
 class _Halves:
-    """The data of one agent, on the CPU in double precision; labels from 0."""
+    """The data of one agent on the CPU in double precision, with labels from 0."""
 
     X_train: Tensor
     y_train: Tensor
@@ -71,12 +70,12 @@ class _Halves:
 
 
 class ClassifierAgents(AgentProblem):
-    """Agents that share a classifier but no data; each scores it on its own.
+    """Agents that each train and score the same classifier on their own data.
 
-    Points lie in the unit cube. A setting that an agent has tried already is looked up.
+    Points lie in the unit cube. The scores of earlier settings are cached.
 
     Attributes:
-        hyperparameters: What each coordinate stands for.
+        hyperparameters: The hyperparameter of each coordinate.
     """
 
     hyperparameters: tuple[Hyperparameter, ...] = ()
@@ -100,7 +99,7 @@ class ClassifierAgents(AgentProblem):
         self._known: list[dict[tuple[float, ...], float]] = [{} for _ in agents]
 
     def settings(self, X: Tensor) -> Tensor:
-        """Return the hyperparameters that points stand for.
+        """Return the hyperparameters at points.
 
         Args:
             X: A ``batch_shape x D`` tensor of points in the unit cube.
@@ -142,24 +141,24 @@ class ClassifierAgents(AgentProblem):
 
 
 class LandmineAgents(ClassifierAgents):
-    r"""29 fields in which mines are to be found [Xue2007landmine]_.
+    r"""29 fields with land mines to detect [Xue2007landmine]_.
 
     A field tunes a support vector machine with the kernel
     :math:`\exp(-\gamma \|x - x'\|^2)`: C in [1e-4, 10] and :math:`\gamma` in
-    [0.01, 10], both linear in their coordinates (no logarithms, as in the authors'
-    scripts). The score is the area under the ROC curve on the validation half, of the
-    machine's decision function. A field with one class only in a half scores 1/2.
+    [0.01, 10], both linear in their coordinates as in the authors' scripts. The score
+    is the area under the ROC curve of the decision function on the validation half. It
+    is 1/2 if a half has only one class.
 
     Needs scikit-learn (``pip install 'botorch-dp[sklearn]'``) and the data
-    (:func:`~botorch_dp.problems.load_dataset`).
+    (:func:`~benchmarks.problems.load_dataset`).
 
     Args:
-        data_dir: The folder with the data; by default the one that the environment
-            variable ``BOTORCH_DP_DATA`` names.
-        n_jobs: How many agents train in parallel, as in joblib: None is 1, -1 all
-            processors. Threads, as the solver needs no Python lock.
-        dtype: Of points and scores.
-        device: Of points and scores.
+        data_dir: The folder with the data; by default the value of the environment
+            variable ``BOTORCH_DP_DATA``.
+        n_jobs: The number of threads that train agents, as in joblib: None is 1, and
+            -1 is all processors. The solver does not hold Python's lock.
+        dtype: The dtype of points and scores.
+        device: The device of points and scores; torch's default if None.
     """
 
     hyperparameters = (
@@ -195,7 +194,7 @@ class LandmineAgents(ClassifierAgents):
         X_val, y_val = data.X_val.numpy(), data.y_val.numpy()
         scores = []
         for penalty, gamma in settings:
-            # Both would raise, because of private values.
+            # Training or scoring would raise because of private values.
             if len(set(y_train)) < 2 or len(set(y_val)) < 2:
                 scores.append(0.5)
                 continue
@@ -206,31 +205,32 @@ class LandmineAgents(ClassifierAgents):
 
 
 class ActivityAgents(ClassifierAgents):
-    r"""30 people whose phones are to tell six activities apart [Anguita2013har]_.
+    r"""30 people whose phones classify six activities [Anguita2013har]_.
 
-    A person tunes a logistic regression (softmax, with an offset), which is trained by
-    stochastic gradient descent from zero: learning rate in [0.01, 0.1] and L2 penalty
-    :math:`\lambda` of :math:`\lambda \|W\|^2 / 2` in [1e-6, 10], both on a logarithmic
-    scale, and batch size from 20 to 60. The score is the accuracy on the validation
-    half. The seed fixes the batches, so that the score is a function of the setting.
+    A person tunes a logistic regression (softmax, with an offset) that is trained by
+    stochastic gradient descent from zero. The hyperparameters are the learning rate in
+    [0.01, 0.1], the L2 penalty :math:`\lambda` of :math:`\lambda \|W\|^2 / 2` in
+    [1e-6, 10], both on a log scale, and the batch size from 20 to 60. The score is the
+    accuracy on the validation half. The seed fixes the batches, so that the score is a
+    function of the setting.
 
-    The paper's main text says "3 hyperparameters of logistic regression" and no more:
-    which ones, their ranges, the number of epochs and the split into halves (by chance,
-    within each activity) are ours. The data are 265 of the 561 features, so that scores
-    are not the paper's.
+    The paper's main text only says "3 hyperparameters of logistic regression". The
+    choice of hyperparameters, their ranges, the number of epochs and the split into
+    halves (random within each activity) are ours. The data have 265 of the 561
+    features, so scores differ from those of the paper.
 
-    Needs the data (:func:`~botorch_dp.problems.load_dataset`) and joblib
+    Needs the data (:func:`~benchmarks.problems.load_dataset`) and joblib
     (``pip install 'botorch-dp[sklearn]'``).
 
     Args:
-        data_dir: The folder with the data; by default the one that the environment
-            variable ``BOTORCH_DP_DATA`` names.
-        num_epochs: How often each person's training half is gone through.
-        seed: Of the split into halves and of the batches.
-        n_jobs: How many agents train in parallel, as in joblib: None is 1, -1 all
-            processors.
-        dtype: Of points and scores.
-        device: Of points and scores.
+        data_dir: The folder with the data; by default the value of the environment
+            variable ``BOTORCH_DP_DATA``.
+        num_epochs: The number of passes over each person's training half.
+        seed: The seed of the split into halves and of the batches.
+        n_jobs: The number of agents that train in parallel, as in joblib: None is 1,
+            and -1 is all processors.
+        dtype: The dtype of points and scores.
+        device: The device of points and scores; torch's default if None.
     """
 
     hyperparameters = (
@@ -291,7 +291,7 @@ class ActivityAgents(ClassifierAgents):
     def _descend(
         self, data: _Halves, rates: Tensor, penalties: Tensor, batch_size: int
     ) -> Tensor:
-        """Train all settings with one batch size at once: ``p x m x classes`` weights.
+        """Return ``p x m x classes`` weights of m settings with one batch size.
 
         Settings share the batches, so that each step is two products of matrices.
         """

@@ -9,7 +9,7 @@ References:
 """
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems.base import (
     PerRecordProblem,
+    ProblemSettings,
     RowLosses,
     normal,
     seeded_generator,
@@ -30,7 +31,7 @@ _LOG_LENGTHSCALE_BOUNDS = (-2.0, 2.0)
 _EPSILON_BOUNDS = (0.01, 1.0)
 _C_BOUNDS = (0.1, 3.0)
 _GAMMA_BOUNDS = (0.01, 5.0)
-# The Friedman function looks at this many features.
+# The number of features on which the Friedman function depends.
 _FRIEDMAN_FEATURES = 5
 
 
@@ -47,8 +48,8 @@ class SVMLengthscales(PerRecordProblem):
     squared error. Features and targets are standardized by the training set, so that
     losses are in units of the variance of its targets.
 
-    The private records are those of the validation set. The training set is taken to be
-    public: what is trained on it is used without noise. The paper takes 5000 + 5000
+    The private records are those of the validation set. The training set counts as
+    public: models trained on it are used without noise. The paper uses 5000 + 5000
     points and 30 of the features of the CT slices data, so that d = 33.
 
     Fitting needs scikit-learn (``pip install 'botorch-dp[sklearn]'``).
@@ -58,11 +59,10 @@ class SVMLengthscales(PerRecordProblem):
         y_train: A ``num_train`` array or tensor of targets.
         X_val: An ``n x p`` array or tensor of features: private.
         y_val: An ``n`` array or tensor of targets: private.
-        n_jobs: How many candidates are fitted in parallel, as in joblib: None is 1, and
-            -1 all processors. Threads, as the solver needs no Python lock.
-        negate: Whether to flip signs.
-        dtype: Of candidates and losses.
-        device: Of candidates and losses.
+        n_jobs: The number of threads that fit candidates, as in joblib: None is 1, and
+            -1 is all processors. The solver does not hold Python's lock.
+        **settings: ``negate``, ``dtype`` and ``device`` of
+            :class:`~botorch_dp.problems.PerRecordProblem`.
 
     Example:
         >>> problem = SVMLengthscales.synthetic(num_features=6)
@@ -80,9 +80,7 @@ class SVMLengthscales(PerRecordProblem):
         y_val: Any,
         *,
         n_jobs: int | None = None,
-        negate: bool = False,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[ProblemSettings],
     ) -> None:
         train_inputs, train_targets = _check_arrays("train", X_train, y_train)
         inputs, targets = _check_arrays("val", X_val, y_val)
@@ -99,15 +97,13 @@ class SVMLengthscales(PerRecordProblem):
             bounds=[_LOG_LENGTHSCALE_BOUNDS] * num_features
             + [_EPSILON_BOUNDS, _C_BOUNDS, _GAMMA_BOUNDS],
             transform=("linear",) * num_features + ("log",) * 3,
-            negate=negate,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
         self.num_features = num_features
         self.n_jobs = n_jobs
         self._joblib = _import("joblib")
         self._svm = _import("sklearn.svm")
-        # In double precision whatever the dtype, as scikit-learn does.
+        # Always in double precision, as in scikit-learn.
         shift, scale = _location_and_scale(train_inputs)
         self._train_inputs = ((train_inputs - shift) / scale).to(self.device)
         self._inputs = ((inputs - shift) / scale).to(self.device)
@@ -127,15 +123,15 @@ class SVMLengthscales(PerRecordProblem):
         seed: int = 0,
         **kwargs: Any,
     ) -> "SVMLengthscales":
-        """Draw training set, validation set and features at random, without repeats.
+        """Draw a training set, a validation set and features without replacement.
 
         Args:
             X: A ``rows x features`` array or tensor.
             y: A ``rows`` array or tensor.
-            num_train: How many rows to train on.
-            num_records: How many other rows to validate on.
-            num_features: How many of the features to use.
-            seed: Of the draw.
+            num_train: The number of rows for training.
+            num_records: The number of other rows for validation.
+            num_features: The number of features to use.
+            seed: The seed of the draw.
             **kwargs: Passed on to the constructor.
 
         Example:
@@ -191,10 +187,10 @@ class SVMLengthscales(PerRecordProblem):
         standard normal.
 
         Args:
-            seed: Of the data.
-            num_train: How many points to train on.
-            num_records: How many points to validate on.
-            num_features: How many features, at least five.
+            seed: The seed of the data.
+            num_train: The number of training points.
+            num_records: The number of validation points.
+            num_features: The number of features, at least five.
             **kwargs: Passed on to the constructor.
         """
         num_train = check_count("num_train", num_train, minimum=2)
@@ -241,7 +237,7 @@ class SVMLengthscales(PerRecordProblem):
     def _fit(
         self, scales: Tensor, epsilon: float, penalty: float, gamma: float
     ) -> tuple[Tensor, float]:
-        """Return one weight per training point (0 off the support), and the offset."""
+        """Return a weight per training point (0 outside the support) and the offset."""
         machine = self._svm.SVR(kernel="rbf", epsilon=epsilon, C=penalty, gamma=gamma)
         machine.fit(
             (self._train_inputs / scales).cpu().numpy(),
@@ -258,7 +254,7 @@ def _import(module: str) -> Any:
 
 
 def _location_and_scale(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation; 1 for what is constant."""
+    """Return the mean and standard deviation of columns; 1 if a column is constant."""
     scale = values.std(dim=0, unbiased=False)
     return values.mean(dim=0), torch.where(scale > 0, scale, torch.ones_like(scale))
 
@@ -269,7 +265,7 @@ def _check_arrays(name: str | None, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     targets = torch.as_tensor(y, dtype=torch.float64, device="cpu")
     if inputs.dim() != 2 or 0 in inputs.shape or targets.shape != inputs.shape[:1]:
         raise InvalidArgumentError(
-            f"X{suffix} must be rows x features and y{suffix} have one number a row, "
+            f"X{suffix} must be rows x features and y{suffix} one number per row, "
             f"got shapes {tuple(inputs.shape)} and {tuple(targets.shape)}."
         )
     return inputs, targets

@@ -40,8 +40,8 @@ from botorch_dp._validation import (
     describe_private,
 )
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models._linear_chunk import BLOCK, LinearChunk
 from botorch_dp.models.fourier import FourierFeatures
+from botorch_dp.models.linear_chunk import BLOCK, LinearChunk
 
 
 class LinearModels:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.fts.agents import FTSAgent, FTSAgents
     from botorch_dp.optimizers.fts.federation import Federation
     from botorch_dp.optimizers.fts.server import DPFTSServer
-    from botorch_dp.optimizers.fts.simulation import DPFTSDE, FederatedResult
+    from botorch_dp.optimizers.fts.simulation import (
+        DPFTSDE,
+        FederatedResult,
+        FederatedSimulation,
+    )
     from botorch_dp.optimizers.gibo.dp_gibo import DPGIBO
     from botorch_dp.optimizers.gibo.noisy_gradient_descent import NoisyGradientDescent
     from botorch_dp.optimizers.ldp.client import LDPBOClient
@@ -44,6 +48,7 @@ __all__ = [
     "FTSAgent",
     "FTSAgents",
     "FederatedResult",
+    "FederatedSimulation",
     "Federation",
     "LDPAnswer",
     "LDPBOClient",

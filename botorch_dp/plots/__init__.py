@@ -1,9 +1,9 @@
-"""Pictures of public state, on matplotlib axes (extra ``plots``).
+"""Plots of public state on matplotlib axes (extra ``plots``).
 
-Releases, what follows from them and what was spent may be drawn. Exact losses of
-private records may not, not even their mean at a point that was released: a picture is
-a release too. So nothing here takes losses, and how good a point is has to come from
-the caller, who evaluates it on public data or pays for a release of it.
+A plot may show releases, results computed from them, and the spent budget. It must not
+show exact losses of private records, not even their mean at a released point, because a
+plot is also a release. Therefore no function here takes losses. To show the quality of
+a point, the caller evaluates it on public data or pays for a release.
 """
 
 from botorch_dp.plots.convergence import plot_convergence, plot_trace

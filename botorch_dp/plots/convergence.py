@@ -1,4 +1,4 @@
-"""How good the points of a run were, and how well it knew its gradients."""
+"""Plots of the quality of a run's points and of its gradient estimates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,9 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.plots._common import (
     Runs,
     check_quantiles,
+    draw_coordinates,
     draw_mean,
+    finish,
     get_axes,
     histories_of,
 )
@@ -26,20 +28,20 @@ def plot_convergence(
     label: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Draw how good the points of a run were, or where they were.
+    """Draw the quality of a run's points, or their coordinates.
 
-    Several runs give their mean and a band. Runs with different seeds show what noise
-    does. On private data each costs its own budget; make such a picture with public or
-    synthetic data.
+    Several runs are drawn as their mean and a band. Runs with different seeds show the
+    effect of noise. On private data each run costs its own budget, so use public or
+    synthetic data for such a plot.
 
     Args:
-        runs: A result, an optimizer or a history, or several with equally many steps.
-        evaluate: From ``T x d`` points to T values. **It must be public**: a score on
+        runs: A result, an optimizer or a history, or several with the same number of
+            steps.
+        evaluate: Maps ``T x d`` points to T values. **It must be public**: a score on
             public test data or a known function, never the loss on private records.
             None draws the coordinates of the points.
-        initial_x: Where the runs started, a ``d`` tensor; drawn at 0 evaluations.
-        quantiles: Of the runs, from where to where the band goes; by default from the
-            lowest to the highest.
+        initial_x: The start of the runs, a ``d`` tensor; drawn at 0 evaluations.
+        quantiles: The quantiles of the runs between which the band is drawn.
         label: The name of the runs in the legend.
         ax: The matplotlib axes to draw on; None makes new ones.
 
@@ -51,36 +53,31 @@ def plot_convergence(
     start = [] if initial_x is None else [initial_x]
     points = [torch.stack([*start, *(s.x for s in steps)]) for steps in histories]
     counts = [[step.num_evaluations for step in steps] for steps in histories]
-    evaluations = np.mean(counts, axis=0)  # of one step; Algorithm 2 may vary
+    evaluations = np.mean(counts, axis=0)  # they may vary in Algorithm 2
     if initial_x is not None:
         evaluations = np.concatenate([[0.0], evaluations])
     ax = get_axes(ax, "plot_convergence")
     if evaluate is None:
         coordinates = np.stack([X.detach().cpu().numpy() for X in points])  # R x T x d
-        for index in range(coordinates.shape[-1]):
-            name = f"$x_{{{index + 1}}}$" if label is None else f"{label} {index + 1}"
-            draw_mean(ax, evaluations, coordinates[..., index], quantiles, name)
-    else:
-        values = np.stack([_evaluated(evaluate, X) for X in points])  # R x T
-        draw_mean(ax, evaluations, values, quantiles, label)
-    ax.set_xlabel("evaluations")
-    ax.set_ylabel("released point" if evaluate is None else "value on public data")
-    if evaluate is None or label is not None:
-        ax.legend()
-    return ax
+        draw_coordinates(ax, evaluations, coordinates, quantiles, label)
+        return finish(ax, "evaluations", "released point")
+    values = np.stack([_evaluated(evaluate, X) for X in points])  # R x T
+    draw_mean(ax, evaluations, values, quantiles, label)
+    has_name = label is not None
+    return finish(ax, "evaluations", "value on public data", legend=has_name)
 
 
 def plot_trace(runs: Runs, *, label: str | None = None, ax: Any = None) -> Any:
-    r"""Draw what each step leaves unknown of the gradient, beside its noise.
+    r"""Draw the uncertainty of the gradient in each step, and the noise for privacy.
 
     The trace of the gradient's posterior covariance is the surrogate's expected squared
-    error, if losses vary as the kernel says. The expected squared norm of the noise,
-    :math:`d \sigma^2`, is what privacy adds: where it is far above the trace, more
-    points a step would not help.
+    error, if losses vary as the kernel assumes. The expected squared norm of the noise,
+    :math:`d \sigma^2`, is the error that privacy adds. If it is far above the trace,
+    more points per step do not help.
 
     Args:
-        runs: A result, an optimizer or a history, or several with equally many steps,
-            of optimizers with a surrogate. Several give their mean and range.
+        runs: A result, an optimizer or a history, or several with the same number of
+            steps, of optimizers with a surrogate. Several are drawn as mean and range.
         label: The name of the runs in the legend.
         ax: The matplotlib axes to draw on; None makes new ones.
 
@@ -91,8 +88,8 @@ def plot_trace(runs: Runs, *, label: str | None = None, ax: Any = None) -> Any:
     traces = [[step.trace for step in steps] for steps in histories]
     if any(trace is None for row in traces for trace in row):
         raise InvalidArgumentError(
-            "runs must be of an optimizer with a surrogate, such as DPGIBO: these have "
-            "no trace."
+            "runs must come from an optimizer with a surrogate, such as DPGIBO, but "
+            "they have no trace."
         )
     noise = np.array(
         [[len(s.x) * s.noise_std**2 for s in steps] for steps in histories]
@@ -106,10 +103,7 @@ def plot_trace(runs: Runs, *, label: str | None = None, ax: Any = None) -> Any:
         ax.plot(numbers, noise.mean(axis=0), label=f"{prefix}noise", **style)
     ax.set_yscale("log")
     ax.locator_params(axis="x", integer=True)
-    ax.set_xlabel("step")
-    ax.set_ylabel("squared error of the gradient")
-    ax.legend()
-    return ax
+    return finish(ax, "step", "squared error of the gradient")
 
 
 def _evaluated(evaluate: Callable[[Tensor], Any], X: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What privacy costs: how good results are, against what was promised."""
+"""Plot of utility against privacy."""
 
 from collections.abc import Mapping
 from itertools import cycle
@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
-from botorch_dp.plots._common import check_quantiles, get_axes
+from botorch_dp.plots._common import check_quantiles, draw_band, finish, get_axes
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee, PureDP
 
-# For each method and guarantee one number a replication: a sequence, array or tensor.
+# For each method and guarantee a sequence, array or tensor with one utility for each
+# replication.
 Utilities = Mapping[str, Mapping[Guarantee, Any]]
 
 
@@ -23,24 +24,22 @@ def plot_frontier(
     quantiles: tuple[float, float] = (0.0, 1.0),
     ax: Any = None,
 ) -> Any:
-    """Draw how good results are against the privacy they were found with.
+    """Draw the utility of results against their privacy guarantee.
 
-    One line for each method through the means of its replications, with a band, on a
-    log scale of mu or epsilon. On private data every replication costs its own budget;
-    make such a picture with public or synthetic data.
+    Each method has a line through the means of its replications, with a band, on a log
+    scale of mu or epsilon. On private data every replication costs its own budget, so
+    use public or synthetic data for such a plot.
 
     Args:
-        utilities: For each method its guarantees, and for each of these the utilities
-            of the replications, as many as there are. **They must be public**: scores
-            on public or synthetic data, or released ones, never the loss on private
-            records.
-        delta: Draw epsilon at this delta, as far as each guarantee implies one, so that
-            guarantees of different kinds share an axis. None draws them as they are:
-            mu of ``GDP``, epsilon of ``PureDP``, or of ``ApproxDP`` with one delta.
-        references: Utilities that do not depend on a guarantee, such as that of a
-            method that is not private; drawn as horizontal lines.
-        quantiles: Of the replications, from where to where the band goes; by default
-            from the lowest to the highest.
+        utilities: Maps each method to its guarantees, and each guarantee to the
+            utilities of its replications. **They must be public**: scores on public or
+            synthetic data, or released scores, never the loss on private records.
+        delta: Draws the epsilon that each guarantee implies at this delta, so that
+            guarantees of different kinds share an axis. None draws mu of ``GDP``,
+            epsilon of ``PureDP``, or epsilon of ``ApproxDP`` with one delta.
+        references: Utilities that do not depend on a guarantee, e.g. of a method that
+            is not private; drawn as horizontal lines.
+        quantiles: The quantiles of the replications between which the band is drawn.
         ax: The matplotlib axes to draw on; None makes new ones.
 
     Returns:
@@ -70,7 +69,7 @@ def plot_frontier(
     if len(units) > 1:
         raise InvalidArgumentError(
             "utilities must have guarantees of one kind (GDP, PureDP, or ApproxDP with "
-            f"one delta), got {', '.join(units)}; delta= draws epsilon for all of them."
+            f"one delta), got {', '.join(units)}. Pass delta to draw epsilon for all."
         )
     ax = get_axes(ax, "plot_frontier")
     for name, points in curves.items():
@@ -79,21 +78,16 @@ def plot_frontier(
         (line,) = ax.plot(x, mean, marker="o", markersize=4, label=name)
         if any(len(values) > 1 for *_, values in points):
             band = [np.quantile(values, quantiles) for *_, values in points]
-            low, high = zip(*band, strict=True)
-            color = line.get_color()
-            ax.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+            draw_band(ax, x, zip(*band, strict=True), line)
     styles = cycle([":", "--", "-."])
     for name, value in (references or {}).items():
         ax.axhline(value, color="k", linewidth=1, linestyle=next(styles), label=name)
     ax.set_xscale("log")
-    ax.set_xlabel(units[0])
-    ax.set_ylabel("utility")
-    ax.legend()
-    return ax
+    return finish(ax, units[0], "utility")
 
 
 def _amount(guarantee: Any, delta: float | None) -> tuple[float, str]:
-    """Return the number to draw for a guarantee, and what it is."""
+    """Return the number to draw for a guarantee, and its name."""
     if not isinstance(guarantee, Guarantee):
         raise InvalidArgumentError(
             "utilities must have guarantees as keys, such as GDP(mu=1.0), got "

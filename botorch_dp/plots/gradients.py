@@ -1,4 +1,4 @@
-"""What a public model knows of a gradient, in the plane."""
+"""Plot of the posterior of a gradient in the plane."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from botorch_dp._imports import import_extra
 from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.plots._common import get_axes
+from botorch_dp.plots._common import finish, get_axes
 
 
 @torch.no_grad()
@@ -24,21 +24,21 @@ def plot_gradient_posterior(
     label: str | None = None,
     ax: Any = None,
 ) -> Any:
-    r"""Draw the posterior of the gradient at some points of the plane.
+    r"""Draw the posterior of the gradient at points of the plane.
 
-    An arrow from each point is the mean, an ellipse around its tip the uncertainty:
+    An arrow from each point is the mean. An ellipse around its tip is the uncertainty:
     the set of g with :math:`(g - \mu')^\top \Sigma'^{-1} (g - \mu')` at most
-    ``num_std`` squared, drawn at the scale of the arrows. One standard deviation holds
-    39 % of a Gaussian in the plane, two hold 86 %.
+    ``num_std`` squared, at the scale of the arrows. One standard deviation contains
+    39 % of a Gaussian in the plane, and two contain 86 %.
 
     Args:
-        model: **Its targets must be public**, or released through a mechanism: the
-            arrows follow from them. Never a model of private losses.
-        X: A ``q x 2`` tensor of points, with dtype and device of the model.
-        num_std: How many standard deviations the ellipses show.
-        scale: The length on the axes of a gradient of length one. By default such that
-            nothing drawn reaches farther than the distance of the nearest two points.
-        color: Of arrows and ellipses.
+        model: The model. **Its targets must be public** or released by a mechanism,
+            because the arrows depend on them. Never use a model of private losses.
+        X: A ``q x 2`` tensor of points, with the dtype and device of the model.
+        num_std: The size of the ellipses in standard deviations.
+        scale: The length on the axes of a gradient of length one. By default, nothing
+            reaches farther than the distance between the two nearest points.
+        color: The color of arrows and ellipses.
         label: The name of the arrows in the legend.
         ax: The matplotlib axes to draw on; None makes new ones.
 
@@ -55,19 +55,18 @@ def plot_gradient_posterior(
     if not isinstance(model, GradientGP):
         raise InvalidArgumentError(
             f"model must be a GradientGP, got {type(model).__name__}; "
-            "GradientGP.from_model takes over a SingleTaskGP."
+            "GradientGP.from_model converts a SingleTaskGP."
         )
     num_std = check_positive("num_std", num_std)
     model.check_points("X", X)
     if model.batch_shape or X.shape[1:] != (2,):
         raise InvalidArgumentError(
-            "X must be a q x 2 tensor, and model one without batch dimensions: arrows "
-            f"are drawn in the plane; got {tuple(X.shape)} and batch_shape "
-            f"{tuple(model.batch_shape)}."
+            "X must be a q x 2 tensor, and model must not have batch dimensions, got "
+            f"shape {tuple(X.shape)} and batch_shape {tuple(model.batch_shape)}."
         )
     posterior = model.gradient_posterior(X)
     values, vectors = torch.linalg.eigh(posterior.covariance)
-    radii = num_std * values.clamp(min=0.0).sqrt()  # q x 2, rising
+    radii = num_std * values.clamp(min=0.0).sqrt()  # q x 2, ascending
     mean = posterior.mean
     if scale is None:
         reach = float((mean.norm(dim=-1) + radii[:, 1]).max())
@@ -94,22 +93,18 @@ def plot_gradient_posterior(
             tip,
             width=2 * scale * radius[1],
             height=2 * scale * radius[0],
-            angle=math.degrees(math.atan2(axis[1][1], axis[0][1])),  # of the longer one
+            angle=math.degrees(math.atan2(axis[1][1], axis[0][1])),  # of the major axis
             edgecolor=color,
             facecolor="none",
             zorder=3,
         )
         ax.add_patch(ellipse)
     ax.autoscale_view()
-    ax.set_xlabel("$x_1$")
-    ax.set_ylabel("$x_2$")
-    if label is not None:
-        ax.legend()
-    return ax
+    return finish(ax, "$x_1$", "$x_2$", legend=label is not None)
 
 
 def _least_distance(X: Tensor) -> float:
-    """Return the distance of the nearest two points that differ; 1 if none do."""
+    """Return the smallest distance between different points, or 1 if there are none."""
     distances = torch.pdist(X)
     distances = distances[distances > 0]
     return float(distances.min()) if len(distances) else 1.0

@@ -1,25 +1,25 @@
-"""What was spent, and the cap."""
+"""Plot of the spent budget and the cap of a ledger."""
 
 from typing import Any
 
 import numpy as np
 
-from botorch_dp.plots._common import get_axes
+from botorch_dp.plots._common import finish, get_axes
 from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
 from botorch_dp.privacy.guarantees import ApproxDP
 from botorch_dp.privacy.ledger import DEFAULT_DELTA, Ledger
 
-# Accounting for every prefix of a long history takes longer than anyone can see.
+# The most points to draw: accounting for every prefix of a long history is slow.
 _MOST_POINTS = 100
 
 
 def plot_ledger(ledger: Ledger, *, delta: float | None = None, ax: Any = None) -> Any:
-    """Draw what was spent after each charge, and the cap.
+    """Draw the spent budget after each charge, and the cap.
 
     Args:
         ledger: The ledger.
-        delta: At which to draw epsilon. By default the unit of the ledger's cap is
-            drawn, or epsilon at delta=1e-5 if it has none.
+        delta: The delta at which to draw epsilon. By default the plot uses the unit of
+            the ledger's cap, or epsilon at delta=1e-5 if it has no cap.
         ax: The matplotlib axes to draw on; None makes new ones.
 
     Returns:
@@ -48,8 +48,7 @@ def plot_ledger(ledger: Ledger, *, delta: float | None = None, ax: Any = None) -
     elif delta is None:
         delta = DEFAULT_DELTA
     ax.locator_params(axis="x", integer=True)
-    ax.set_xlabel("charges")
-    ax.set_ylabel(unit if delta is None else f"{unit} at delta={delta:.3g}")
     ax.set_ylim(bottom=0)
-    ax.legend()
-    return ax
+    return finish(
+        ax, "charges", unit if delta is None else f"{unit} at delta={delta:.3g}"
+    )

@@ -1,4 +1,4 @@
-"""A parameter that follows a stream of users, and the dictionary behind it."""
+"""Plots of a parameter learned from a stream, and of its dictionary."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,15 @@ from botorch_dp.optimizers.core.optimizer import Step
 from botorch_dp.plots._common import (
     Runs,
     check_quantiles,
+    draw_coordinates,
     draw_mean,
+    finish,
     get_axes,
     histories_of,
     same_numbers,
 )
 
-# A true parameter, or what tells it for each step where it moves.
+# A true parameter, or a function from a step to it.
 Truth = Tensor | Callable[[int], Tensor]
 
 
@@ -31,23 +33,22 @@ def plot_stream(
     label: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Draw a parameter that follows a stream of users, or how far off it was.
+    """Draw a parameter learned from a stream of users, or its error.
 
-    With a truth and no coordinate: the mean squared error per coordinate, on a log
-    scale. Otherwise the parameter itself, one coordinate or all of them, and the truth
-    as a dotted line. Replications give their mean and a band.
+    With a truth and no coordinate, this draws the mean squared error per coordinate on
+    a log scale. Otherwise it draws one or all coordinates of the parameter, and the
+    truth as a dotted line. Replications are drawn as their mean and a band.
 
     Args:
         runs: A result, an optimizer or a history whose points are ``p`` or
-            ``R x p`` tensors, such as those of :class:`LDPBO`; several, with the same
-            steps, are further replications. A history may be made by hand, of averages
-            for instance: its steps need a ``number`` and an ``x``.
+            ``R x p`` tensors, such as those of :class:`LDPBO`. Several with the same
+            steps are further replications. The steps of a custom history, e.g. of
+            averages, need a ``number`` and an ``x``.
         truth: The true parameter, a ``p`` tensor, or a function from the number of a
-            user to it, such as ``optimal_x_at`` of a problem. **It must be public**:
-            known for generated data, and otherwise not.
-        coordinate: Which one, from 0.
-        quantiles: Of the replications, from where to where the band goes; by default
-            from the lowest to the highest.
+            user to it, such as ``optimal_x_at`` of a problem. **It must be public**,
+            as it is for generated data only.
+        coordinate: The index of the coordinate to draw.
+        quantiles: The quantiles of the replications between which the band is drawn.
         label: The name of the runs in the legend.
         ax: The matplotlib axes to draw on; None makes new ones.
 
@@ -65,23 +66,15 @@ def plot_stream(
         )
     true = None if truth is None else _truth(truth, users, dim)  # T x p
     ax = get_axes(ax, "plot_stream")
-    ax.set_xlabel("users")
     if true is not None and coordinate is None:
         errors = (paths - true).square().mean(dim=-1)
         draw_mean(ax, users, errors.numpy(), quantiles, label)
         ax.set_yscale("log")
-        ax.set_ylabel("mean squared error")
-        if label is not None:
-            ax.legend()
-        return ax
-    for index in range(dim) if coordinate is None else [coordinate]:
-        name = f"$x_{{{index + 1}}}$" if label is None else f"{label} {index + 1}"
-        draw_mean(ax, users, paths[..., index].numpy(), quantiles, name)
+        return finish(ax, "users", "mean squared error", legend=label is not None)
+    draw_coordinates(ax, users, paths.numpy(), quantiles, label, coordinate)
     if true is not None:
         ax.plot(users, true[:, coordinate], color="k", linestyle=":", label="truth")
-    ax.set_ylabel("parameter")
-    ax.legend()
-    return ax
+    return finish(ax, "users", "parameter")
 
 
 def plot_dictionary_size(
@@ -91,17 +84,16 @@ def plot_dictionary_size(
     label: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Draw how many points the dictionary of a stream kept, over the users.
+    """Draw the number of points in the dictionary of a stream over the users.
 
-    The dictionary is public: it follows from released messages alone. Replications give
-    their mean and a band.
+    The dictionary is public, because it depends only on released messages. Replications
+    are drawn as their mean and a band.
 
     Args:
         runs: A result, an optimizer or a history of :class:`LDPBO` with
-            ``mode="swc"``, ``"swc-literal"`` or a surrogate of one's own; several, with
-            the same steps, are further replications.
-        quantiles: Of the replications, from where to where the band goes; by default
-            from the lowest to the highest.
+            ``mode="swc"``, ``"swc-literal"`` or a custom surrogate. Several with the
+            same steps are further replications.
+        quantiles: The quantiles of the replications between which the band is drawn.
         label: The name of the runs in the legend.
         ax: The matplotlib axes to draw on; None makes new ones.
 
@@ -124,18 +116,14 @@ def plot_dictionary_size(
     sizes = [[step.num_points for step in steps] for steps in histories]
     if any(size is None for row in sizes for size in row):
         raise InvalidArgumentError(
-            "runs must keep a dictionary, as LDPBO(..., mode='swc') does: these have "
-            "no num_points in their history."
+            "runs must have a dictionary, as with LDPBO(..., mode='swc'), but their "
+            "history has no num_points."
         )
     counts = np.concatenate([np.array(row).T for row in sizes])  # R x T
     ax = get_axes(ax, "plot_dictionary_size")
     draw_mean(ax, users, counts, quantiles, label)
     ax.locator_params(axis="y", integer=True)
-    ax.set_xlabel("users")
-    ax.set_ylabel("points kept")
-    if label is not None:
-        ax.legend()
-    return ax
+    return finish(ax, "users", "points kept", legend=label is not None)
 
 
 def _replications(steps: Sequence[Step]) -> Tensor:
@@ -150,7 +138,7 @@ def _truth(truth: Truth, users: list[int], dim: int) -> Tensor:
     for row in rows:
         if row.shape != (dim,):
             raise InvalidArgumentError(
-                f"truth must be {dim} numbers, as many as the parameter has, got shape "
+                f"truth must have shape ({dim},), as the parameter, got "
                 f"{tuple(row.shape)}."
             )
     return torch.stack(rows).detach().cpu().double()

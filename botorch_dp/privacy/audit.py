@@ -1,13 +1,13 @@
-r"""Audits: lower bounds on the privacy really lost, from samples on neighbouring data.
+"""Audits: lower bounds on the privacy lost, from samples on neighbouring data.
 
 A guarantee bounds how well anyone can tell two neighbouring data sets apart. An audit
-tries: it runs a test on outputs drawn from both, bounds the test's errors with exact
+runs such a test on outputs from both, bounds the test's errors with exact
 (Clopper-Pearson) confidence intervals, and turns them into a lower bound on mu or
 epsilon. A bound above the claim disproves the claim, up to the stated confidence; a
 bound below it proves nothing.
 
 The threshold of the test is given, or learned on the first half of the samples and
-judged on the second. For finitely many outputs whose probabilities are known, use
+applied to the second. For finitely many outputs whose probabilities are known, use
 :func:`worst_log_ratio`, which needs no samples.
 
 References:
@@ -41,13 +41,13 @@ _MOST_THRESHOLDS = 512
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        lower_bound: The privacy loss is at least this much.
+        lower_bound: The lower bound on the privacy loss.
         unit: ``"mu"`` or ``"epsilon"``.
         confidence: The probability, over the samples, that the bound is true.
-        num_samples: How many samples a side judged the test.
+        num_samples: The number of samples per data set behind the bound.
     """
 
     lower_bound: float
@@ -82,13 +82,13 @@ def audit_mu(
     """Bound mu from below by testing which data set an output came from.
 
     Args:
-        samples: ``n`` real outputs on one data set; project vectors first, best on the
-            difference of the two values.
-        neighbour_samples: As many outputs on a neighbouring data set.
-        confidence: Of the bound.
-        threshold: Outputs above it are taken for ``neighbour_samples``, which must be
-            the side with the larger mean. Chosen without looking at the samples, or
-            None to learn threshold and direction on half of them.
+        samples: ``n`` real outputs on one data set. Project vectors first, ideally on
+            the difference of the two values.
+        neighbour_samples: ``n`` outputs on a neighbouring data set.
+        confidence: The confidence of the bound.
+        threshold: The test attributes outputs above it to the neighbouring data set,
+            whose samples must have the larger mean. Choose it without looking at the
+            samples, or None to learn threshold and direction on half of them.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -120,12 +120,12 @@ def audit_epsilon(
 
     Args:
         samples: ``n`` real outputs on one data set.
-        neighbour_samples: As many outputs on a neighbouring data set.
-        delta: At which to bound epsilon; zero for a pure guarantee.
-        confidence: Of the bound.
-        threshold: The event is to lie beyond it; ``neighbour_samples`` must be the side
-            with the larger mean. Chosen without looking at the samples, or None to
-            learn threshold and direction on half of them.
+        neighbour_samples: ``n`` outputs on a neighbouring data set.
+        delta: The delta at which to bound epsilon; zero for a pure guarantee.
+        confidence: The confidence of the bound.
+        threshold: The event is an output above it, or one below it;
+            ``neighbour_samples`` must have the larger mean. Choose it without looking
+            at the samples, or None to learn threshold and direction on half of them.
     """
     x, y = _check_samples(samples, neighbour_samples)
     _check_delta(delta)
@@ -152,14 +152,14 @@ def audit_epsilon_finite(
     """Bound epsilon from below for a mechanism with finitely many outputs.
 
     The event (a set of outcomes) and the direction are learned on the first half of
-    the samples and judged on the second.
+    the samples and applied to the second.
 
     Args:
         samples: ``n`` outcomes from 0 to ``num_outcomes - 1``, on one data set.
-        neighbour_samples: As many on a neighbouring data set.
+        neighbour_samples: ``n`` outcomes on a neighbouring data set.
         num_outcomes: The number of possible outcomes.
-        delta: At which to bound epsilon; zero for a pure guarantee.
-        confidence: Of the bound.
+        delta: The delta at which to bound epsilon; zero for a pure guarantee.
+        confidence: The confidence of the bound.
     """
     check_count("num_outcomes", num_outcomes, minimum=2)
     _check_delta(delta)
@@ -193,8 +193,8 @@ def worst_log_ratio(log_probabilities: Tensor, neighbour: Tensor) -> float:
     """Return the exact pure epsilon between two distributions on finitely many outputs.
 
     Args:
-        log_probabilities: Of all outputs on one data set.
-        neighbour: Of the same outputs on a neighbouring data set.
+        log_probabilities: The log-probabilities of all outputs on one data set.
+        neighbour: Those of the same outputs on a neighbouring data set.
     """
     if log_probabilities.shape != neighbour.shape or log_probabilities.numel() == 0:
         raise InvalidArgumentError(
@@ -207,15 +207,15 @@ def worst_log_ratio(log_probabilities: Tensor, neighbour: Tensor) -> float:
 def mu_audit_power(
     *, true_mu: float, claimed_mu: float, num_samples: int, confidence: float = 0.99
 ) -> float:
-    """Return how surely :func:`audit_mu` disproves a false claim about Gaussian noise.
+    """Return the power of :func:`audit_mu` against a false claim about Gaussian noise.
 
-    Exact, for the threshold half way between the two means.
+    The result is exact for the threshold half way between the two means.
 
     Args:
-        true_mu: The privacy really lost.
-        claimed_mu: The privacy claimed.
-        num_samples: Outputs a side.
-        confidence: Of the audit.
+        true_mu: The mu of the noise.
+        claimed_mu: The mu that is claimed.
+        num_samples: The number of outputs per data set.
+        confidence: The confidence of the audit.
 
     Example:
         >>> power = mu_audit_power(true_mu=1.5, claimed_mu=1.0, num_samples=1000)
@@ -261,7 +261,7 @@ def _learn_threshold(
     y: FloatArray,
     bound: Callable[[Counts, Counts, int], FloatArray],
 ) -> tuple[float, float]:
-    """Return the direction and the threshold that do best on these samples."""
+    """Return the direction and the threshold that are best on these samples."""
     sign = 1.0 if y.mean() >= x.mean() else -1.0
     x, y = np.sort(sign * x), np.sort(sign * y)
     both = np.sort(np.concatenate([x, y]))
@@ -300,8 +300,8 @@ def _check_samples(
             )
     if len(samples) != len(neighbour_samples):
         raise InvalidArgumentError(
-            f"neighbour_samples must be as many as samples, {len(samples)}, got "
-            f"{len(neighbour_samples)}."
+            f"neighbour_samples must have as many numbers as samples, {len(samples)}, "
+            f"got {len(neighbour_samples)}."
         )
     x, y = (
         value.detach().cpu().to(torch.float64).numpy()

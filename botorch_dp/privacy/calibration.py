@@ -1,8 +1,8 @@
 """Calibration: how much noise a guarantee needs, and what given noise guarantees.
 
-Sensitivities are largest distances between the values on two neighbouring data sets:
-in the L2 norm for Gaussian noise, in the L1 norm for Laplace noise. All functions are
-pure mathematics on public parameters.
+A sensitivity is the largest distance between the values on two neighbouring data sets,
+in the L2 norm for Gaussian noise and in the L1 norm for Laplace noise. All functions
+are pure mathematics on public parameters.
 
 References:
     .. [Balle2018analytic] B. Balle and Y.-X. Wang. Improving the Gaussian Mechanism
@@ -15,8 +15,8 @@ References:
 import math
 import warnings
 
-from botorch_dp._validation import check_positive
-from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
+from botorch_dp._validation import check_instance, check_positive
+from botorch_dp.exceptions import WeakGuaranteeWarning
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
 
@@ -36,7 +36,7 @@ def gaussian_noise_std(guarantee: Guarantee, *, sensitivity: float) -> float:
 
 
 def gaussian_guarantee(*, noise_std: float, sensitivity: float) -> GDP:
-    """Return what Gaussian noise of this size guarantees, exactly."""
+    """Return the exact guarantee of Gaussian noise of this size."""
     noise_std = check_positive("noise_std", noise_std)
     return GDP(check_positive("sensitivity", sensitivity) / noise_std)
 
@@ -44,17 +44,16 @@ def gaussian_guarantee(*, noise_std: float, sensitivity: float) -> GDP:
 def classical_gaussian_noise_std(guarantee: ApproxDP, *, sensitivity: float) -> float:
     """Return the textbook sensitivity * sqrt(2 log(1.25/delta)) / epsilon.
 
-    Only to reproduce papers that use it: it is proven for epsilon < 1 only
-    ([Dwork2014foundations]_, Theorem A.1) and elsewhere protects too little or adds
-    needless noise. The warning says what this noise really guarantees.
+    Use it only to reproduce papers that use it. It is proven for epsilon < 1
+    ([Dwork2014foundations]_, Theorem A.1); elsewhere it protects too little or adds
+    needless noise. The warning states what this noise really guarantees.
 
     Warns:
         WeakGuaranteeWarning: Always, with the true epsilon at the same delta.
     """
-    if not isinstance(guarantee, ApproxDP):
-        raise InvalidArgumentError(
-            f"guarantee must be an ApproxDP(epsilon, delta), got {guarantee!r}."
-        )
+    check_instance(
+        "guarantee", guarantee, ApproxDP, expected="an ApproxDP(epsilon, delta)"
+    )
     sensitivity = check_positive("sensitivity", sensitivity)
     epsilon, delta = guarantee.epsilon, guarantee.delta
     noise_std = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
@@ -72,12 +71,13 @@ def classical_gaussian_noise_std(guarantee: ApproxDP, *, sensitivity: float) -> 
 
 
 def zcdp_noise_std(guarantee: Guarantee, *, sensitivity: float) -> float:
-    """Return the noise std at which zCDP alone proves ``guarantee``.
+    """Return the standard deviation at which zCDP alone proves ``guarantee``.
 
-    For discrete Gaussian noise, about which only sensitivity^2 / (2 std^2)-zCDP is
-    proven: up to a few per cent more than :func:`gaussian_noise_std` under
-    (epsilon, delta), the same under Renyi privacy. For ``GDP(mu)``, which zCDP never
-    proves, the noise is that of the Gaussian and the release counts as mu^2/2-zCDP.
+    Only sensitivity^2 / (2 std^2)-zCDP is proven for discrete Gaussian noise. Under
+    (epsilon, delta) the result is up to a few per cent above
+    :func:`gaussian_noise_std`; under Renyi privacy it is the same. For ``GDP(mu)``,
+    which zCDP never proves, the noise is that of the Gaussian and the release counts as
+    mu^2/2-zCDP.
     """
     sensitivity = check_positive("sensitivity", sensitivity)
     guarantee = check_guarantee("guarantee", guarantee)
@@ -100,17 +100,17 @@ def laplace_scale(guarantee: Guarantee, *, sensitivity: float) -> float:
 
 
 def laplace_guarantee(*, scale: float, sensitivity: float) -> PureDP:
-    """Return what Laplace noise of this scale guarantees."""
+    """Return the guarantee of Laplace noise of this scale."""
     scale = check_positive("scale", scale)
     return PureDP(check_positive("sensitivity", sensitivity) / scale)
 
 
 def gaussian_rdp(*, noise_std: float, sensitivity: float, order: float) -> RDP:
-    """Return the Renyi guarantee of Gaussian noise at ``order``, exactly.
+    """Return the exact Renyi guarantee of Gaussian noise at ``order``.
 
-    Under replace-one adjacency a mean of n values clipped to norm B has sensitivity
-    2B/n, not B/n: the factor four in epsilon that the Renyi variant of local private
-    optimization loses in print.
+    Under replace-one adjacency, a mean of n values clipped to norm B has sensitivity
+    2B/n, not B/n. The published Renyi variant of local private optimization loses this
+    factor of four in epsilon.
     """
     guarantee = gaussian_guarantee(noise_std=noise_std, sensitivity=sensitivity)
     return guarantee.to_rdp(order)
@@ -118,8 +118,6 @@ def gaussian_rdp(*, noise_std: float, sensitivity: float, order: float) -> RDP:
 
 def check_guarantee(name: str, guarantee: Guarantee) -> Guarantee:
     """Return ``guarantee`` if it is one."""
-    if not isinstance(guarantee, Guarantee):
-        raise InvalidArgumentError(
-            f"{name} must be a PureDP, ApproxDP, GDP or RDP, got {guarantee!r}."
-        )
-    return guarantee
+    return check_instance(
+        name, guarantee, Guarantee, expected="a PureDP, ApproxDP, GDP or RDP"
+    )

@@ -1,4 +1,4 @@
-"""What fits under a cap: a plan that was fixed beforehand, or what passes a filter."""
+"""Caps: they admit a plan that is fixed beforehand, or what passes a filter."""
 
 import math
 from typing import Any
@@ -18,10 +18,10 @@ from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 class CapCounter:
     """Counts the charges of a ledger under its cap, in constant time for each.
 
-    Before the first charge nothing has been seen that a choice could depend on. So a
-    plan made then may be accounted for exactly, and may decide how the cap counts
-    afterwards; the last one made then counts. If it fits by exact accounting alone, the
-    ledger is committed to it.
+    Before the first charge, no release exists that a choice could depend on. A plan
+    made at that time may therefore be accounted for exactly, and may decide how the cap
+    counts afterwards; the last such plan is valid. If only exact accounting shows that
+    it fits, the ledger is committed to it.
 
     Args:
         cap: The budget.
@@ -34,26 +34,26 @@ class CapCounter:
         self._is_final = filter is not None or not isinstance(cap, ApproxDP)
         self._filter = make_filter(cap, filter or "") if self._is_final else None
         self._total: Any = 0.0
-        self._spent = PrivacyAccountant()  # of a committed plan
+        self._spent = PrivacyAccountant()  # the charges of a committed plan
         self._planned: PlannedReleases | None = None
         self._num_charges = 0
 
     @property
     def filter(self) -> str | None:
-        """The name of the filter, None while that is undecided."""
+        """The name of the filter; None while that is undecided."""
         return None if self._filter is None else self._filter.name
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing has been seen that a plan could depend on."""
+        """Whether there is no charge yet that a plan could depend on."""
         return self._num_charges == 0
 
     def admits(self, releases: Releases, *, replan: bool = False) -> bool:
-        """Return whether these fit, however they were chosen.
+        """Return whether these releases fit, however they were chosen.
 
         Args:
-            releases: What is charged or reserved.
-            replan: Whether a plan of which nothing was charged may be replaced.
+            releases: The releases to charge or reserve.
+            replan: Whether they may replace a plan without charges.
         """
         return self._is_planned(releases) or (
             (self._planned is None or (replan and self.is_untouched))
@@ -65,7 +65,7 @@ class CapCounter:
         return _composed(PrivacyAccountant(), releases).within(self.cap)
 
     def counted(self, releases: Releases = ()) -> Spending:
-        """Return how the cap counts all charges so far, and these after them."""
+        """Return how the cap counts all charges so far and these releases."""
         if self._planned is not None:
             spent = PrivacyAccountant()
             spent.load_state_dict(self._spent.state_dict())
@@ -80,13 +80,13 @@ class CapCounter:
         exactly: bool,
         other_neighbours: bool = False,
     ) -> LedgerPlan | None:
-        """Return the plan to record before a charge or for a reservation, or refuse.
+        """Return the plan to record with a charge or reservation, or refuse it.
 
         Args:
-            releases: What is charged or reserved.
+            releases: The releases to charge or reserve.
             source: The charge or reservation.
             exactly: Whether the releases fit by exact accounting.
-            other_neighbours: Whether the plan so far is for other neighbours.
+            other_neighbours: Whether the earlier plan has another adjacency or unit.
 
         Raises:
             BudgetExceededError: If they do not fit.
@@ -99,7 +99,7 @@ class CapCounter:
         if self._is_planned(releases):
             if not other_neighbours:
                 return None
-            admitted = False  # the same plan, for others
+            admitted = False  # the same plan for another adjacency or unit
         if not self.is_untouched:
             return None
         is_decided = self._filter_for(releases) is self._filter
@@ -116,7 +116,7 @@ class CapCounter:
         )
 
     def take_plan(self, plan: LedgerPlan) -> None:
-        """Count from now on as a recorded plan says."""
+        """Follow a recorded plan from now on."""
         if not self._is_final:
             self._filter = make_filter(self.cap, plan.filter)
         self._planned = PlannedReleases(plan.releases) if plan.committed else None
@@ -142,7 +142,7 @@ class CapCounter:
         current = self._filter
         if current is not None and (self._is_final or self._num_charges):
             return current
-        # An earlier reservation's, as long as it serves.
+        # The filter of an earlier reservation, as long as these releases fit.
         if (
             current is not None
             and self._planned is None
@@ -155,10 +155,10 @@ class CapCounter:
         asked = ", ".join(f"{count} x {event!r}" for event, count in releases)
         if self._planned is not None and not (whole_plan and self.is_untouched):
             raise BudgetExceededError(
-                f"{asked} would pass the cap {self.cap!r}: it is not part of what is "
-                "left of the plan that this ledger was committed to, and a further "
-                "release, chosen after seeing others, is not covered. Nothing was "
-                "recorded and nothing drawn."
+                f"{asked} would exceed the cap {self.cap!r}: it is not in the rest of "
+                "the plan that this ledger is committed to, and the plan does not "
+                "cover releases that are chosen after seeing others. Nothing was "
+                "recorded or drawn."
             )
         before, after = self._filtered(()), self._filtered(releases)
         counted = f"counted by {after.method}"
@@ -166,15 +166,15 @@ class CapCounter:
             raise BudgetExceededError(
                 f"{asked} would bring the spending from {before.unit}="
                 f"{before.amount:.8g} to {after.amount:.8g}, past the cap "
-                f"{self.cap!r} ({counted}). Nothing was recorded and nothing drawn."
+                f"{self.cap!r} ({counted}). Nothing was recorded or drawn."
             )
-        remedy = "ask for a smaller guarantee, or plan a ledger with a larger cap."
+        remedy = "ask for a smaller guarantee, or use a ledger with a larger cap."
         if math.isinf(after.amount):
-            remedy = "its guarantee is of another kind, or of a larger delta."
+            remedy = "its guarantee is of another kind, or has a larger delta."
             if isinstance(self.cap, ApproxDP):
                 remedy = (
                     f"the ledger's filter {self.filter!r} cannot count such releases, "
-                    "or too little of its delta is left for them. Make a ledger with "
+                    "or too little of its delta is left for them. Create a ledger with "
                     "another filter= for releases of several kinds."
                 )
         raise BudgetExceededError(

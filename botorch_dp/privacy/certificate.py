@@ -40,14 +40,14 @@ _NOISE = {
     source.name: source.description
     for source in (SeededNoise, SystemNoise, SecureNoise)
 }
-# What no mechanism here can promise; differential privacy systems leave these out.
+# What no mechanism here covers, and differential privacy systems usually exclude.
 _EXCLUDED = (
     "side channels (running time, memory, the caller's own logs and exceptions)",
     "sensitivities, bounds or hyperparameters that the caller chose by looking at the "
     "data",
     "rounding in the caller's own sums before the noise is added",
-    "releases whose noise or number was chosen after seeing others: of these the cap "
-    "of the ledger holds, not the epsilons of what happened",
+    "releases whose noise or number was chosen after seeing others: for these only the "
+    "cap of the ledger is valid, not the epsilons stated here",
     "other releases of the same data: this certificate counts what its ledger was "
     "charged, nothing else",
 )
@@ -59,22 +59,22 @@ _PACKAGES = ("botorch-dp", "torch", "dp-accounting", "opendp")
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a run guarantees, in words and numbers that anyone may read.
+    """The guarantee of a run, in words and numbers that anyone may read.
 
-    Usually made by an optimizer, or from a ledger with :meth:`from_ledger`.
+    Usually an optimizer creates it, or :meth:`from_ledger`.
 
     Attributes:
         unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
         adjacency: Which data sets count as neighbours.
-        guarantee: The exact total, if there is one (an all-Gaussian history).
+        guarantee: The exact total of an all-Gaussian history, otherwise None.
         epsilons: The epsilon at each of a few deltas.
         accountant: The accounting that gave the epsilons.
-        assumptions: Under which the guarantee holds, in words.
-        noise: The names of the noise sources used.
-        num_releases: How many releases were composed.
+        assumptions: The assumptions of the guarantee, in words.
+        noise: The names of the noise sources.
+        num_releases: The number of releases.
         parameters: Public parameters of the run.
-        versions: Of the libraries involved.
-        private: False for a baseline that adds no noise: nothing is guaranteed.
+        versions: The versions of the libraries involved.
+        private: Whether anything is guaranteed. False for a baseline without noise.
         run: The run that the parameters belong to, in words, if the ledger has charges
             of other runs.
     """
@@ -109,14 +109,14 @@ class Certificate:
         parameters: Mapping[str, Any] | None = None,
         runs: Sequence[str] = (),
     ) -> "Certificate":
-        """Certify everything that a ledger has been charged with.
+        """Return a certificate of everything that a ledger was charged for.
 
         Args:
-            ledger: With at least one charge.
-            unit: Who is protected, if it is to be checked against the ledger.
-            deltas: At which to state epsilon; that of the ledger's cap is added.
-            assumptions: Under which the guarantee holds.
-            parameters: Public parameters to state; plain JSON values.
+            ledger: A ledger with at least one charge.
+            unit: Who is protected. None takes the unit of the ledger's charges.
+            deltas: The deltas at which to state epsilon, besides that of the cap.
+            assumptions: The assumptions of the guarantee, in words.
+            parameters: Public parameters of the run, as plain JSON values.
             runs: The identities of the run that the parameters belong to. The
                 certificate says so if the ledger has charges of others.
 
@@ -135,8 +135,8 @@ class Certificate:
             )
         if unit not in (None, entries[0].unit):
             raise InvalidArgumentError(
-                f"unit must be {entries[0].unit!r}, whom the ledger's charges protect, "
-                f"got {unit!r}."
+                f"unit must be {entries[0].unit!r}, as in the ledger's charges, got "
+                f"{unit!r}."
             )
         conditions = sorted({text for entry in entries if (text := _condition(entry))})
         if conditions:
@@ -166,11 +166,11 @@ class Certificate:
     def not_private(
         cls, reason: str, *, parameters: Mapping[str, Any] | None = None
     ) -> "Certificate":
-        """Say that nothing is guaranteed, and why.
+        """Return a certificate that states that nothing is guaranteed, and why.
 
         Args:
-            reason: What sees private data without noise.
-            parameters: Public parameters to state; plain JSON values.
+            reason: What uses private data without noise.
+            parameters: Public parameters of the run, as plain JSON values.
 
         Example:
             >>> certificate = Certificate.not_private("random search adds no noise")
@@ -193,11 +193,11 @@ class Certificate:
 
     @property
     def for_experiments_only(self) -> bool:
-        """Whether the noise can be repeated by whoever knows the seed."""
+        """Whether some noise was seeded, so that the seed reproduces it."""
         return SeededNoise.name in self.noise
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the certificate as labelled lines."""
+        """Return the certificate as pairs of a label and a text."""
         if not self.private:
             return [("protects", "nobody"), *self._parameter_rows()]
         rows = [("protects", f"every {self.unit}")]
@@ -291,12 +291,12 @@ class Certificate:
             return cls(**state)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(
-                f"text must be a certificate as written by to_json: {error}."
+                f"text must be a certificate that to_json wrote: {error}."
             ) from error
 
 
 def _condition(entry: LedgerEntry) -> str | None:
-    """Return what a charge holds under, in words, if not in the worst case."""
+    """Return the assumption of a charge, in words; None in the worst case."""
     if entry.condition is not None:
         return f"assuming {entry.condition}"
     if isinstance(entry.event, AssumedEvent):

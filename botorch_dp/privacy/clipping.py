@@ -1,8 +1,8 @@
-r"""Clipping: bounds what one record can contribute, whatever its values are.
+"""Clipping: bounds what one record can contribute, whatever its values are.
 
 Rows are the last dimension: a batch of records is ``... x n x d``. A record with a
-non-finite value contributes zero, silently: an error, a warning or a count would tell
-something about it. The curator may ask :func:`private_clipping_diagnostics`.
+non-finite value silently contributes zero, because an error, a warning or a count would
+reveal something about it. The curator may call :func:`private_clipping_diagnostics`.
 
 References:
     .. [Avella2021robust] M. Avella-Medina. Privacy-Preserving Parametric Inference: A
@@ -27,21 +27,22 @@ from botorch_dp._validation import (
 from botorch_dp.exceptions import InvalidArgumentError
 
 _NORMS = {"l2": 2.0, "l1": 1.0}
-# How many clipped rows can be summed in their own precision without overflow.
+# The number of clipped rows that can be summed in their own precision.
 _MOST_ROWS = 1e8
 
 
 def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor:
     """Scale every row whose norm exceeds ``bound`` down to it.
 
-    The norm of a clipped row never exceeds ``bound``, rounding included: norms are
-    taken in double precision, and rows are scaled to just below the bound. Rows within
-    the bound come back unchanged to the bit; rows with a non-finite value as zeros.
+    The norm of a clipped row never exceeds ``bound``, not even by rounding: norms are
+    computed in double precision, and rows are scaled to just below the bound. Rows
+    within the bound are returned unchanged, bit for bit; rows with a non-finite value
+    become zeros.
 
     Args:
         private_rows: A ``... x d`` tensor of float32 or float64.
-        bound: The largest norm allowed; at most 1e100, or 3.4e30 in single precision,
-            so that sums of clipped rows stay finite.
+        bound: The largest norm, at most 1e100, or 3.4e30 in single precision, so that
+            sums of clipped rows are finite.
         norm: ``"l2"`` (for Gaussian noise) or ``"l1"`` (for Laplace noise).
 
     Returns:
@@ -59,8 +60,8 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
     unit_rows, largest, finite = _scale_to_unit(private_rows)
     unit_norms = _norms(unit_rows, norm)  # between 1 and d for rows that are not zero
 
-    # Rounding: at most d + 2 relative errors of a double in the norm, one of the rows'
-    # dtype in the product, and one in the scale itself.
+    # Room for rounding: at most d + 2 relative errors of a double in the norm, one of
+    # the rows' dtype in the product, and one in the scale itself.
     slack = (private_rows.shape[-1] + 8) * torch.finfo(torch.float64).eps
     safe_bound = bound * (1.0 - slack - 2 * torch.finfo(private_rows.dtype).eps)
     within = largest * unit_norms <= safe_bound
@@ -72,9 +73,9 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
 def mallows_weights(private_rows: Tensor, constant: float) -> Tensor:
     """Return the weights min(1, c / ||x||^2) of [Avella2021robust]_, one per row.
 
-    A loss multiplied by such a weight has a bounded gradient where the gradient grows
-    at most like ||x||^2, so that clipping, on which the guarantee rests, hardly ever
-    has to bend it. A row with a non-finite value has weight zero.
+    A loss whose gradient grows at most like ||x||^2 has a bounded gradient after
+    multiplication by such a weight, so clipping, on which the guarantee rests, rarely
+    changes it. A row with a non-finite value has weight zero.
 
     Args:
         private_rows: A ``... x d`` tensor of covariates.
@@ -87,7 +88,7 @@ def mallows_weights(private_rows: Tensor, constant: float) -> Tensor:
     constant = check_positive("constant", constant)
     unit_rows, largest, finite = _scale_to_unit(private_rows.detach())
     norms = largest * _norms(unit_rows, "l2")
-    # Divided twice by the norm, not once by its square, which would overflow first.
+    # Divide twice by the norm, not once by its square, which would overflow earlier.
     weights = (constant / norms / norms).clamp(max=1.0)
     weights = torch.where(norms == 0.0, torch.ones_like(weights), weights)
     weights = torch.where(finite, weights, torch.zeros_like(weights))
@@ -101,15 +102,15 @@ def mallows_gradient_bound(
 
     A loss :math:`\phi(x^\top \theta)` with slope at most 1 and weight
     :math:`\min(1, c / \|x\|^2)` has a gradient of norm at most
-    :math:`\min(\|x\|, c / \|x\|) \le \sqrt c`. If covariates were standard normal,
-    this bound would hold for a share of the records; in many dimensions it is far below
-    :math:`\sqrt c`. Should they be distributed otherwise, clipping cuts more or less
-    often, and the guarantee stays what it is.
+    :math:`\min(\|x\|, c / \|x\|) \le \sqrt c`. The result bounds the gradients of a
+    share of the records if covariates are standard normal; in many dimensions it is far
+    below :math:`\sqrt c`. With other covariates, clipping changes more or fewer
+    gradients, but the guarantee stays the same.
 
     Args:
         dim: The number of covariates.
         constant: The constant c.
-        share: Of the records, below 1.
+        share: The share of the records, strictly between 0 and 1.
 
     Example:
         >>> round(mallows_gradient_bound(2), 4), round(mallows_gradient_bound(20), 4)
@@ -118,7 +119,7 @@ def mallows_gradient_bound(
     check_count("dim", dim)
     constant = check_positive("constant", constant)
     share = check_probability("share", share)
-    # The bound falls in ||x|| beyond sqrt(c): what matters is the lower quantile.
+    # The bound decreases in ||x|| beyond sqrt(c), so the lower quantile matters.
     quantile = 2.0 * float(gammaincinv(dim / 2, 1.0 - share))  # of ||x||^2
     smallest = max(quantile, constant)
     return constant / math.sqrt(smallest)
@@ -126,12 +127,12 @@ def mallows_gradient_bound(
 
 @dataclass(frozen=True)
 class PrivateClippingDiagnostics:
-    """What clipping did to the records. Private: never publish, log or store it.
+    """The effect of clipping on the records. Private: never publish, log or store it.
 
     Attributes:
-        num_rows: How many rows there were.
-        num_clipped: How many exceeded the bound.
-        num_non_finite: How many had a non-finite value and contributed zero.
+        num_rows: The number of rows.
+        num_clipped: The number of rows that exceeded the bound.
+        num_non_finite: The number of rows with a non-finite value.
         median_norm: The median norm of the finite rows.
     """
 
@@ -144,10 +145,10 @@ class PrivateClippingDiagnostics:
 def private_clipping_diagnostics(
     private_rows: Tensor, bound: float, *, norm: str = "l2"
 ) -> PrivateClippingDiagnostics:
-    """Count what :func:`clip_rows` would do, for the curator's eyes only.
+    """Count what :func:`clip_rows` would change, for the curator only.
 
-    The counts are exact functions of private values with no noise added. Choosing a
-    bound by them and then publishing results under it is a leak.
+    The counts are exact functions of private values, without noise. Choosing a bound by
+    them and then publishing results under it is a leak.
     """
     check_private_tensor("private_rows", private_rows, min_dim=1)
     check_choice("norm", norm, tuple(_NORMS))
@@ -167,12 +168,12 @@ def _scale_to_unit(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Returns:
         The rows, their largest entries in double precision, and whether they are
-        finite; the last two with a last dimension of one. What is returned for a row
-        that is not finite is to be masked.
+        finite; the last two with a last dimension of one. Mask the rows that are not
+        finite.
     """
     largest = torch.linalg.vector_norm(
         rows, ord=torch.inf, dim=-1, keepdim=True
-    )  # ... x 1; nan and inf come through
+    )  # ... x 1; keeps nan and inf
     finite = largest.isfinite()
     divisor = torch.where(largest == 0, torch.ones_like(largest), largest)
     return rows / divisor, largest.double(), finite
@@ -187,7 +188,7 @@ def _norms(unit_rows: Tensor, norm: str) -> Tensor:
 def _check_bound(bound: float, dtype: torch.dtype) -> float:
     bound = check_positive("bound", bound)
     info = torch.finfo(dtype)
-    smallest = info.tiny / info.eps  # below it, rounding is no longer relative
+    smallest = info.tiny / info.eps  # below this, rounding is no longer relative
     largest = min(LARGEST_CLIP_NORM, info.max / _MOST_ROWS)
     if not smallest <= bound <= largest:
         raise InvalidArgumentError(

@@ -1,8 +1,8 @@
 r"""Privacy curves: the mathematics behind guarantees, on plain floats.
 
-Each notion of privacy is a statement about one pair of distributions that is harder
-to tell apart than any two neighbouring outputs. Its privacy curve gives, for every
-epsilon, the smallest delta such that the pair is (epsilon, delta)-close.
+Each notion of privacy is a statement about one pair of distributions: no two
+neighbouring outputs are easier to tell apart than this pair. Its privacy curve gives,
+for every epsilon, the smallest delta such that the pair is (epsilon, delta)-close.
 
 References:
     .. [Balle2018analytic] B. Balle and Y.-X. Wang. Improving the Gaussian Mechanism
@@ -36,26 +36,25 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 _SQRT2 = math.sqrt(2.0)
 _LOG2 = math.log(2.0)
-# Roots are found on logarithmic scales, where this is a relative accuracy.
+# Roots are computed on logarithmic scales, where this is a relative accuracy.
 _XTOL = 1e-14
-# Below, mu is taken for this much: larger, hence true, and free of cancellation.
+# A smaller mu counts as this larger value, which is valid and avoids cancellation.
 _LEAST_MU = 1e-10
-# Beyond, nothing is private, and exponents of mu^2 / 2 have lost their digits.
+# Above this value nothing is private, and exponents of mu^2 / 2 have lost their digits.
 _MOST_MU = 1e5
-# Likewise rho, which is mu^2 / 2.
+# The same bound for rho, which is mu^2 / 2.
 _LEAST_RHO = _LEAST_MU**2 / 2
-# Below, the logarithm of a moment is lost in the rounding of the moment.
+# Below this value the logarithm of a moment is lost in the rounding of the moment.
 _LEAST_MOMENT = 1e-6
-_RTOL = 8.9e-16  # the smallest that scipy's brentq takes: 4 machine epsilons
+_RTOL = 8.9e-16  # the smallest value that scipy's brentq takes: 4 machine epsilons
 
 
 def gdp_log_delta(mu: float, epsilon: float) -> float:
-    r"""Log of the Gaussian curve, log delta(epsilon; mu), for epsilon >= 0.
+    """Return log delta(epsilon; mu), the log of the Gaussian curve, for epsilon >= 0.
 
     delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
-    [Balle2018analytic]_. With Phi(-x) = exp(-x^2/2) erfcx(x/sqrt 2)/2 both terms have
-    one exponential in common, so that neither overflow nor the cancellation of two
-    logarithms can occur.
+    [Balle2018analytic]_. With Phi(-x) = exp(-x^2/2) erfcx(x/sqrt 2)/2, both terms have
+    one exponential in common, so neither overflow nor cancellation can occur.
     """
     mu = max(mu, _LEAST_MU)
     upper = mu / 2 - epsilon / mu
@@ -69,12 +68,12 @@ def gdp_log_delta(mu: float, epsilon: float) -> float:
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
-    """Smallest delta such that mu-GDP implies (epsilon, delta)-DP."""
+    """Return the smallest delta such that mu-GDP implies (epsilon, delta)-DP."""
     return math.exp(gdp_log_delta(mu, epsilon))
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Smallest epsilon >= 0 such that mu-GDP implies (epsilon, delta)-DP."""
+    """Return the smallest epsilon such that mu-GDP implies (epsilon, delta)-DP."""
     log_delta = math.log(delta)
     if gdp_log_delta(mu, 0.0) <= log_delta:
         return 0.0
@@ -93,27 +92,25 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """Largest mu such that mu-GDP implies (epsilon, delta)-DP."""
+    """Return the largest mu such that mu-GDP implies (epsilon, delta)-DP."""
     log_delta = math.log(delta)
 
     def excess(log_mu: float) -> float:
         return max(gdp_log_delta(math.exp(log_mu), epsilon), -1e300) - log_delta
 
-    # delta(epsilon; mu) <= delta(0; mu) < mu, so mu = delta is always within; and it
-    # tends to one as mu grows, so doubling ends.
+    # delta(epsilon; mu) <= delta(0; mu) < mu / sqrt(2 pi), so mu = delta always fits.
+    # It tends to one as mu grows, so doubling ends.
     lower = math.log(delta)
     upper = math.log(
         _double_until(lambda mu: excess(math.log(mu)) > 0, start=2 * delta)
     )
-    if upper < math.log(
-        _LEAST_MU
-    ):  # delta(epsilon; mu) <= delta(0; mu) < mu / sqrt(2 pi)
+    if upper < math.log(_LEAST_MU):
         return delta * math.sqrt(2 * math.pi)
     return math.exp(brentq(excess, lower, upper, xtol=_XTOL, rtol=_RTOL))
 
 
 def gdp_deltas(mu: float, epsilons: FloatArray) -> FloatArray:
-    """:func:`gdp_delta` at many epsilons."""
+    """Return :func:`gdp_delta` at many epsilons."""
     mu = max(mu, _LEAST_MU)
     upper = mu / 2 - epsilons / mu
     lower = upper - mu
@@ -125,7 +122,7 @@ def gdp_deltas(mu: float, epsilons: FloatArray) -> FloatArray:
 
 
 def sampled_gdp_deltas(mu: float, rate: float, epsilons: FloatArray) -> FloatArray:
-    r"""Smallest deltas of a mu-GDP release of a random sample, for epsilons >= 0.
+    """Return the smallest deltas of a mu-GDP release of a sample, for epsilons >= 0.
 
     delta'(log(1 + rate (e^epsilon - 1))) = rate delta(epsilon), for Poisson samples and
     for subsets of fixed size [Balle2018amplification]_.
@@ -136,23 +133,23 @@ def sampled_gdp_deltas(mu: float, rate: float, epsilons: FloatArray) -> FloatArr
 
 
 def sampled_gdp_delta(mu: float, rate: float, epsilon: float) -> float:
-    """:func:`sampled_gdp_deltas` at one epsilon."""
+    """Return :func:`sampled_gdp_deltas` at one epsilon."""
     return float(sampled_gdp_deltas(mu, rate, np.array([epsilon]))[0])
 
 
 def sampled_gdp_epsilon(mu: float, rate: float, delta: float) -> float:
-    """Smallest epsilon >= 0 at ``delta``: the inverse of the above."""
+    """Return the smallest epsilon at ``delta``: the inverse of the above."""
     if delta >= rate:
         return 0.0
     unsampled = gdp_epsilon(mu, delta / rate)
-    if unsampled > 1.0:  # the same as below, without overflow
+    if unsampled > 1.0:  # the last line without overflow
         share = rate + (1 - rate) * math.exp(-unsampled)
         return max(0.0, unsampled + math.log(share))
     return math.log1p(rate * math.expm1(unsampled))
 
 
 def gdp_tradeoff(mu: float, type_one: float) -> float:
-    """Smallest type II error of a test of level ``type_one``: [Dong2022gdp]_, (6)."""
+    """Return the least type II error of a test of this level: [Dong2022gdp]_, (6)."""
     if type_one <= 0.0:
         return 1.0
     if type_one >= 1.0:
@@ -161,26 +158,26 @@ def gdp_tradeoff(mu: float, type_one: float) -> float:
 
 
 def gdp_pure_epsilon(mu: float) -> float:
-    """Largest epsilon such that epsilon-DP implies mu-GDP.
+    """Return the largest epsilon such that epsilon-DP implies mu-GDP.
 
     Both tradeoff functions meet the diagonal at the same type I error,
-    1/(1 + e^epsilon) = Phi(-mu/2); elsewhere that of mu-GDP is lower, being convex.
+    1/(1 + e^epsilon) = Phi(-mu/2). Elsewhere that of mu-GDP is lower, as it is convex.
     """
     return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
 
 
 def pure_gdp_mu(epsilon: float) -> float:
-    """Smallest mu such that epsilon-DP implies mu-GDP: the inverse of the above."""
+    """Return the smallest mu such that epsilon-DP implies mu-GDP."""
     if epsilon < 1.0:  # Phi(mu/2) - 1/2 = tanh(epsilon/2)/2, exact for small epsilon
         return float(2 * _SQRT2 * erfinv(math.tanh(epsilon / 2)))
     return float(-2 * ndtri_exp(-(epsilon + math.log1p(math.exp(-epsilon)))))
 
 
 def pure_delta(pure_epsilon: float, epsilon: float) -> float:
-    """Smallest delta such that pure_epsilon-DP implies (epsilon, delta)-DP.
+    """Return the smallest delta such that pure_epsilon-DP implies (epsilon, delta)-DP.
 
-    Attained by randomized response, (e^E - e^epsilon) / (1 + e^E)
-    [Kairouz2015composition]_, written without overflow.
+    Randomized response attains it: (e^E - e^epsilon) / (1 + e^E)
+    [Kairouz2015composition]_, here without overflow.
     """
     if epsilon >= pure_epsilon:
         return 0.0
@@ -188,7 +185,7 @@ def pure_delta(pure_epsilon: float, epsilon: float) -> float:
 
 
 def pure_epsilon_at(pure_epsilon: float, delta: float) -> float:
-    """Smallest epsilon >= 0 such that pure_epsilon-DP implies (epsilon, delta)-DP."""
+    """Return the smallest epsilon that pure_epsilon-DP implies at ``delta``."""
     shrink = -delta * (1.0 + math.exp(-pure_epsilon))
     if shrink <= -1.0:
         return 0.0
@@ -196,15 +193,15 @@ def pure_epsilon_at(pure_epsilon: float, delta: float) -> float:
 
 
 def pure_epsilon_within(epsilon: float, delta: float) -> float:
-    """Largest E such that E-DP implies (epsilon, delta)-DP."""
+    """Return the largest E such that E-DP implies (epsilon, delta)-DP."""
     return epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
 
 
 def pure_rdp(pure_epsilon: float, order: float) -> float:
-    """Smallest Renyi divergence of ``order`` that pure_epsilon-DP implies.
+    """Return the smallest Renyi divergence of ``order`` that pure_epsilon-DP implies.
 
-    That of randomized response, log(cosh((a - 1/2) epsilon) / cosh(epsilon/2))/(a - 1),
-    written without overflow and, near order 1, without cancellation.
+    It is that of randomized response, log(cosh((a - 1/2) epsilon) / cosh(epsilon/2)) /
+    (a - 1), here without overflow and, near order 1, without cancellation.
     """
     exponent = (order - 1) * pure_epsilon
     share = -math.expm1(-order * pure_epsilon) / (1 + math.exp(-pure_epsilon))
@@ -216,17 +213,17 @@ def pure_rdp(pure_epsilon: float, order: float) -> float:
 
 
 def pure_zcdp_rho(epsilon: float) -> float:
-    """Smallest rho such that epsilon-DP implies rho-zCDP.
+    """Return the smallest rho such that epsilon-DP implies rho-zCDP.
 
-    The divergence of order a is a rho at most, where rho is the divergence of order 1,
+    The divergence of order a is at most a rho, where rho is the divergence of order 1,
     epsilon tanh(epsilon/2): with u = (a - 1/2)^2, :func:`pure_rdp` over a is the slope
-    of log cosh(epsilon sqrt(u)) between 1/4 and u, a function that is concave in u.
+    of log cosh(epsilon sqrt(u)) between 1/4 and u, and this function is concave in u.
     """
     return epsilon * math.tanh(epsilon / 2)
 
 
 def laplace_rdp(epsilon: float, order: float) -> float:
-    """Renyi divergence of ``order`` between Laplace(0, 1/epsilon) and its shift by 1.
+    """Return the Renyi divergence of Laplace(0, 1/epsilon) and its shift by 1.
 
     [Mironov2017renyi]_, Proposition 6: the logarithm of (a e^((a - 1) epsilon) + (a -
     1) e^(-a epsilon)) / (2a - 1), over a - 1. The exponents cancel to first order.
@@ -240,7 +237,7 @@ def laplace_rdp(epsilon: float, order: float) -> float:
 
 
 def pure_epsilon_for_rdp(order: float, divergence: float) -> float:
-    """Largest epsilon such that epsilon-DP implies (order, divergence)-RDP."""
+    """Return the largest epsilon such that epsilon-DP implies this Renyi bound."""
     upper = _double_until(
         lambda epsilon: pure_rdp(epsilon, order) > divergence, start=divergence
     )
@@ -254,9 +251,9 @@ def pure_epsilon_for_rdp(order: float, divergence: float) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Smallest epsilon known for which rho-zCDP gives (epsilon, delta)-DP.
+    """Return the smallest known epsilon for which rho-zCDP gives (epsilon, delta)-DP.
 
-    [Canonne2020discrete]_, Proposition 12, at the best of all orders: a zCDP
+    This is [Canonne2020discrete]_, Proposition 12, at the best of all orders: a zCDP
     mechanism is (a, rho a)-RDP for every a > 1. The derivative in a vanishes where
     rho (a - 1)^2 + log a = log(1/delta), whose left side grows with a.
     """
@@ -267,8 +264,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         excess = math.exp(log_excess)  # order - 1
         return rho * excess**2 + math.log1p(excess) - target
 
-    # At the lower end each term has at most half of the target, at the upper the first
-    # has all of it.
+    # At the lower end each term is at most half of the target. At the upper end the
+    # first term is all of it.
     upper = math.log(target / rho) / 2
     lower = min(upper - _LOG2 / 2, math.log(math.expm1(min(target, 100.0) / 2)))
     excess = math.exp(_root_between(surplus, lower, upper))
@@ -277,9 +274,9 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
-    """Smallest delta known for which rho-zCDP gives (epsilon, delta)-DP.
+    """Return the smallest known delta for which rho-zCDP gives (epsilon, delta)-DP.
 
-    The inverse of :func:`zcdp_epsilon`, at the best of all orders again: the
+    It is the inverse of :func:`zcdp_epsilon`, also at the best of all orders: the
     derivative vanishes where (2a - 1) rho + log(1 - 1/a) = epsilon, whose left side
     grows with a.
     """
@@ -303,7 +300,7 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """Largest rho such that ``zcdp_epsilon(rho, delta)`` is at most ``epsilon``."""
+    """Return the largest rho with ``zcdp_epsilon(rho, delta)`` at most ``epsilon``."""
 
     def excess(log_rho: float) -> float:
         return zcdp_epsilon(math.exp(log_rho), delta) - epsilon
@@ -320,16 +317,16 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 def _root_between(
     growing: Callable[[float], float], lower: float, upper: float
 ) -> float:
-    """Root of a function that grows, one to spare at both ends for rounding."""
+    """Return the root of a growing function, with room of one at both ends."""
     return brentq(growing, lower - 1, upper + 1, xtol=_XTOL, rtol=_RTOL)
 
 
 def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
-    """Smallest epsilon known for which (order, divergence)-RDP gives (epsilon, delta).
+    """Return the smallest known epsilon of (order, divergence)-RDP at ``delta``.
 
-    The smaller of the closed form of [Canonne2020discrete]_ and the optimal
-    conversion of [Asoodeh2021variants]_, which is never larger; the first stands in
-    where the second cannot be resolved in double precision.
+    It is the optimal conversion of [Asoodeh2021variants]_, or the closed form of
+    [Canonne2020discrete]_, which is never smaller, where double precision cannot
+    resolve the former.
     """
     closed = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
     closed = max(0.0, closed)
@@ -347,17 +344,17 @@ def rdp_epsilon(order: float, divergence: float, delta: float) -> float:
             closed,
             xtol=1e-12 * closed,
         )
-        # The inner minimum is not exact: rounded up, to stay an upper bound.
+        # The inner minimum is not exact: round up to keep an upper bound.
         * (1 + 1e-4),
     )
 
 
 def _least_divergence(order: float, epsilon: float, delta: float) -> float:
-    """Smallest Renyi divergence of a pair that is not (epsilon, delta)-close.
+    """Return the least Renyi divergence of a pair that is not (epsilon, delta)-close.
 
     Merging outputs to the event where one density exceeds e^epsilon times the other
     keeps delta and lowers the divergence, so two-point distributions suffice: (p, 1-p)
-    against (q, 1-q) with p - e^epsilon q = delta, convex in the one number left.
+    against (q, 1-q) with p - e^epsilon q = delta, convex in the one free number.
     """
 
     def divergence(log_excess: float) -> float:
@@ -378,13 +375,13 @@ def _least_divergence(order: float, epsilon: float, delta: float) -> float:
         method="bounded",
         options={"xatol": 1e-10, "maxiter": 500},
     )
-    # p = 1 is the end of the interval, where only the first term is left.
+    # p = 1 is the end of the interval, where only the first term remains.
     at_end = -(math.log1p(-delta) - epsilon)
     return float(min(best.fun, at_end))
 
 
 def _exp_above_tangent(x: float) -> float:
-    """e^x - 1 - x, also where the difference of the two cancels."""
+    """Return e^x - 1 - x, also for small x where the difference cancels."""
     if abs(x) > 0.1:
         return math.expm1(x) - x
     total = 0.0

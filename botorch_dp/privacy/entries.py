@@ -1,4 +1,4 @@
-"""The rows of a ledger: charges, and plans that were made before the first charge."""
+"""The header and the rows of a ledger: charges, and plans made before them."""
 
 import json
 import math
@@ -6,21 +6,49 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from botorch_dp._validation import check_choice, check_count
+from botorch_dp._validation import check_choice, check_count, check_instance
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.events import PrivacyEvent, check_event
+from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
 Releases: TypeAlias = Sequence[tuple[PrivacyEvent, int]]
 
 UNITS = ("record", "user", "agent")
 NOISE_NAMES = (SeededNoise.name, SystemNoise.name, SecureNoise.name)
-# Beyond, a float no longer counts every release.
+# Beyond this number a float no longer counts every release.
 _MOST_RELEASES = 2**53
 # Squares of mu that should use up a plan exactly miss it by rounding.
 _ROUNDING = 1e-9
+
+
+class LedgerHeader(NamedTuple):
+    """The properties of a ledger that never change.
+
+    Attributes:
+        id: A random name that identifies the ledger.
+        cap: The budget that must not be exceeded, if there is one.
+        filter: The filter that was chosen for the cap, if one was.
+    """
+
+    id: str
+    cap: Guarantee | None
+    filter: str | None
+
+    def to_row(self) -> str:
+        """Return the header as a line of JSON."""
+        cap = None if self.cap is None else self.cap.to_dict()
+        return json.dumps({"ledger": 2, **self._asdict(), "cap": cap})
+
+    @classmethod
+    def from_row(cls, row: str) -> "LedgerHeader":
+        """Return the header that ``to_row`` wrote."""
+        state = json.loads(row)
+        cap, filter = state["cap"], state["filter"]
+        cap = None if cap is None else Guarantee.from_dict(cap)
+        return cls(str(state["id"]), cap, filter)
 
 
 @dataclass(frozen=True)
@@ -28,16 +56,17 @@ class LedgerEntry:
     """One charge.
 
     Attributes:
-        number: Its position among the charges, from 1.
-        time: When it was charged (UTC, ISO 8601).
-        event: What one release cost.
-        count: How many releases.
-        mechanism: Which mechanism charged it.
+        number: The position among the charges, starting at 1.
+        time: The time of the charge (UTC, ISO 8601).
+        event: The cost of one release.
+        count: The number of releases.
+        mechanism: The name of the mechanism.
         adjacency: The neighbouring data sets for which the cost is stated.
         noise: The name of the noise source.
         unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
-        run: The name of the run that the charge belongs to; empty if it has none.
-        condition: What the cost holds under, in words; None in the worst case.
+        run: The name of the run that the charge belongs to; empty if there is none.
+        condition: The assumption, in words, under which the cost is valid; None if it
+            is valid in the worst case.
     """
 
     number: int
@@ -58,9 +87,8 @@ class LedgerEntry:
         check_choice("noise", self.noise, NOISE_NAMES)
         check_choice("unit", self.unit, UNITS)
         for name in ("time", "mechanism", "run"):
-            _check_text(name, getattr(self, name))
-        if self.condition is not None:
-            _check_text("condition", self.condition)
+            check_instance(name, getattr(self, name), str, expected="a string")
+        check_instance("condition", self.condition, (str, type(None)))
 
     def to_row(self) -> str:
         """Return the charge as a line of JSON, without its number."""
@@ -74,14 +102,14 @@ class LedgerPlan:
     """Releases that were planned before anything was charged.
 
     Attributes:
-        time: When it was made (UTC, ISO 8601).
-        releases: What each release costs, and how many there are of it.
+        time: The time when it was made (UTC, ISO 8601).
+        releases: The cost of each release, and the number of releases.
         adjacency: The neighbouring data sets for which the costs are stated.
         unit: Who is protected.
         run: The name of the run that made the plan.
-        filter: How later charges are counted.
+        filter: The name of the filter that counts later charges.
         committed: Whether only exact accounting of the whole plan shows that it fits
-            under the cap. Then the ledger is for this plan alone.
+            under the cap. The ledger then accepts this plan only.
     """
 
     time: str
@@ -99,11 +127,11 @@ class LedgerPlan:
 
 
 def read_row(row: str, *, number: int) -> LedgerEntry | LedgerPlan:
-    """Return what a row says.
+    """Return the charge or the plan in a row.
 
     Args:
         row: A line of JSON.
-        number: The number of a charge, if it is one.
+        number: The number that the row gets if it is a charge.
     """
     state = json.loads(row)
     if "releases" in state:
@@ -129,7 +157,7 @@ def check_releases(name: str, count: int) -> int:
 def check_plan(
     releases: Iterable[tuple[PrivacyEvent, int]], adjacency: str
 ) -> tuple[tuple[PrivacyEvent, int], ...]:
-    """Return a plan if it can be stated for this adjacency and written down."""
+    """Return a plan if it can be stated for this adjacency and recorded."""
     checked = []
     for event, count in releases:
         check_event(event, adjacency)
@@ -141,8 +169,8 @@ def check_plan(
 class PlannedReleases:
     """What is left of a plan that was accounted for as a whole.
 
-    Any Gaussian releases are covered whose squares of mu sum up to at most those of the
-    plan's: together they are one Gaussian release, however they are divided.
+    Gaussian releases are covered if the sum of their squared mu is at most that of the
+    plan: together they are one Gaussian release, however they are divided.
 
     Args:
         releases: The plan.
@@ -157,7 +185,7 @@ class PlannedReleases:
                 self._others[self._planned(event)] += count
 
     def covers(self, releases: Releases) -> bool:
-        """Return whether all of these are left."""
+        """Return whether the rest of the plan contains these releases."""
         needed = PlannedReleases(releases)
         return needed._gaussian <= self._gaussian + self._slack and all(
             self._others[self._planned(event)] >= count
@@ -165,7 +193,7 @@ class PlannedReleases:
         )
 
     def take(self, event: PrivacyEvent, count: int) -> None:
-        """Use up some of it."""
+        """Remove releases from the rest of the plan."""
         if event.gdp_mu is None:
             self._others[self._planned(event)] -= count
         else:
@@ -192,7 +220,7 @@ def costs_the_same(first: PrivacyEvent, second: PrivacyEvent) -> bool:
 
 @lru_cache(maxsize=4096)
 def _check_recordable(event: PrivacyEvent) -> None:
-    """Raise unless the event can be read again, in this process and in any other."""
+    """Raise unless this and any other process can read the event again."""
     try:
         again = PrivacyEvent.from_dict(json.loads(_dump(event.to_dict())))
     except (InvalidArgumentError, TypeError, ValueError):
@@ -204,11 +232,6 @@ def _check_recordable(event: PrivacyEvent) -> None:
         )
 
 
-def _check_text(name: str, value: str) -> None:
-    if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name} must be a string, got {value!r}.")
-
-
 def _dump(state: dict[str, Any]) -> str:
-    # NaN is not JSON; surrogates, which cannot be stored, become escapes.
+    # NaN is not JSON. Surrogates, which cannot be stored, become escapes.
     return json.dumps(state, allow_nan=False, ensure_ascii=True)

@@ -1,14 +1,14 @@
-r"""Filters: does a release fit under a cap, if it was chosen after seeing others?
+r"""Filters: they count releases that are chosen after seeing earlier ones.
 
 Exact accounting is valid for a plan that was fixed beforehand: the queries may depend
-on earlier answers, the noise and the number of releases may not. Whoever chooses the
-next *noise* after seeing an answer can steer towards whichever accounting happens to
-suit that answer, and a cap on the smallest of several bounds is then passed (see
-``docs/theory/filters.md`` for a measured example, and for the proofs). A filter counts
-in one unit, fixed before the first release, in which the total bounds every history,
-however its releases were chosen.
+on earlier answers, but the noise and the number of releases may not. An adversary who
+chooses the next *noise* after seeing an answer can steer towards the accounting that
+happens to suit that answer, and so exceed a cap on the smallest of several bounds (see
+``docs/theory/filters.md`` for a measured example and for the proofs). A filter counts
+in one unit, fixed before the first release. In this unit the total bounds every
+history, however its releases were chosen.
 
-* ``"gdp"``: the squares of mu add up [Smith2022adaptive]_. Loses nothing on Gaussian
+* ``"gdp"``: the squares of mu add up [Smith2022adaptive]_. It is exact for Gaussian
   releases.
 * ``"renyi"``: Renyi divergences add up at every order [Feldman2021individual]_. The
   conversion to (epsilon, delta) uses a fixed mixture of orders, because the best order
@@ -46,12 +46,12 @@ from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
 
 FILTERS = ("gdp", "renyi", "basic")
 
-# The width, in log(order - 1), of the mixture of orders around the one that suits a
-# Gaussian history which just meets the cap. Measured on Gaussian, Laplace, exponential
-# and sampled histories at epsilon 0.3 to 8: 3 to 5 percent above the best single order
-# on unsampled ones, up to 20 percent on rarely sampled ones.
+# The width, in log(order - 1), of the mixture of orders around the best order for a
+# Gaussian history that just meets the cap. On Gaussian, Laplace and exponential
+# histories with epsilon from 0.3 to 8 the result was 3 to 5 percent above that of the
+# best single order; on rarely sampled histories it was up to 20 percent above.
 _MIXTURE_WIDTH = 0.3
-# The share of delta that the Renyi filter keeps for releases with a delta of their own.
+# The share of delta that the Renyi filter keeps for releases with their own delta.
 _FAILURE_SHARE = 0.05
 
 
@@ -59,7 +59,7 @@ class Filter(ABC):
     """Adds up the costs of releases in one unit.
 
     Attributes:
-        name: How the ledger records the filter.
+        name: The name of the filter in a ledger.
     """
 
     name: str
@@ -124,10 +124,10 @@ class RenyiMixtureFilter(Filter):
 
     .. math:: 1 - e^{\epsilon - L} \le \delta \sum_a w_a e^{(a - 1)(L - \rho_a)},
 
-    because the right side has expectation at most delta, whoever chose the releases.
-    With one order this is the usual conversion. A pure total bounds L as well. Releases
-    with a delta of their own take it from a fixed share of the cap's, and releases
-    under an assumption add their epsilon to the result.
+    because the right side has expectation at most delta, however the releases were
+    chosen. With one order this is the usual conversion. A pure total also bounds L.
+    Releases with their own delta take it from a fixed share of the cap's delta, and
+    releases under an assumption add their epsilon to the result.
     """
 
     name = "renyi"
@@ -138,7 +138,7 @@ class RenyiMixtureFilter(Filter):
         self._log_weights = _mixture_log_weights(cap)
 
     def cost(self, event: PrivacyEvent) -> FloatArray:
-        """Return divergences, a pure bound, an epsilon that is added, and a delta."""
+        """Return divergences, a pure bound, an epsilon to add, and a delta."""
         if isinstance(event, AssumedEvent):
             return np.concatenate([0 * RDP_ORDERS, [0.0, *event.approx]])
         if isinstance(event, ApproxEvent):  # pure, except with probability delta
@@ -148,7 +148,7 @@ class RenyiMixtureFilter(Filter):
         return np.concatenate([event.rdp(), [epsilon, 0.0, 0.0]])
 
     def spent(self, total: FloatArray) -> Spending:
-        """Return the smallest epsilon for which the condition holds."""
+        """Return the smallest epsilon that satisfies the condition."""
         return Spending(self._epsilon(total), "epsilon", "Renyi filter")
 
     def _epsilon(self, total: FloatArray) -> float:
@@ -171,7 +171,7 @@ class RenyiMixtureFilter(Filter):
             terms = log_weights + np.log1p(excess) + excess * (loss - divergences)
             return float(logsumexp(terms)) + log_delta
 
-        # One term alone reaches zero at the upper end; at the lower end each of n terms
+        # At the upper end one term alone reaches zero. At the lower end each of n terms
         # is at most 1/n, because excess is at least one.
         ends = divergences - (log_delta + log_weights + np.log1p(excess)) / excess
         upper = float(ends.min())
@@ -191,11 +191,11 @@ class BasicFilter(Filter):
         self._delta = cap.delta if isinstance(cap, ApproxDP) else 0.0
 
     def cost(self, event: PrivacyEvent) -> FloatArray:
-        """Return epsilon and delta, infinite where none are known."""
+        """Return epsilon and delta; infinity and one if none are known."""
         return np.array((math.inf, 1.0) if event.approx is None else event.approx)
 
     def spent(self, total: FloatArray) -> Spending:
-        """Return the total epsilon, infinite if the deltas do not fit."""
+        """Return the total epsilon; infinity if the deltas do not fit."""
         epsilon, delta = total.tolist() if total.size == 2 else (0.0, 0.0)
         if delta > self._delta * (1 + 1e-9):
             epsilon = math.inf
@@ -203,7 +203,7 @@ class BasicFilter(Filter):
 
 
 def make_filter(cap: Guarantee, name: str) -> Filter:
-    """Return the filter of this name for an ``ApproxDP`` cap, else the cap's own."""
+    """Return the named filter for an ``ApproxDP`` cap, else the only one of the cap."""
     if isinstance(cap, GDP):
         return GaussianFilter(cap)
     if isinstance(cap, RDP):
@@ -216,7 +216,7 @@ def make_filter(cap: Guarantee, name: str) -> Filter:
 
 
 def suitable_filter(plan: Iterable[tuple[PrivacyEvent, int]]) -> str:
-    """Return the name of the filter that loses least on a ledger that starts so."""
+    """Return the name of the best filter for a ledger that starts with this plan."""
     events = [event for event, _ in plan]
     if all(event.gdp_mu is not None for event in events):
         return "gdp"
@@ -227,7 +227,7 @@ def suitable_filter(plan: Iterable[tuple[PrivacyEvent, int]]) -> str:
 
 
 def _mixture_log_weights(cap: ApproxDP) -> FloatArray:
-    """Return weights of the orders, from the cap alone."""
+    """Return the log-weights of the orders, which depend on the cap alone."""
     rho = curves.gdp_mu(cap.epsilon, cap.delta) ** 2 / 2
     converted = (
         rho * RDP_ORDERS

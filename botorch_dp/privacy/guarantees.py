@@ -1,12 +1,12 @@
 """Guarantees: what is promised about a release, as frozen values.
 
-A guarantee converts in two directions, and never the wrong way:
+A guarantee converts in two directions:
 
-* What it *implies*: ``to_approx(delta)`` and ``to_rdp(order)`` are weaker statements
-  that hold whenever it does, as tight as is known.
-* What *meets* it, as a budget to be spent: ``to_gdp()`` is the largest mu such that
-  every mu-GDP mechanism meets it (how much Gaussian noise is needed), ``to_pure()``
-  the largest epsilon such that every epsilon-DP mechanism does (how much Laplace).
+* To what it *implies*: ``to_approx(delta)`` and ``to_rdp(order)`` are weaker statements
+  that follow from it, as tight as is known.
+* To what *meets* it, as a budget: ``to_gdp()`` is the largest mu such that every mu-GDP
+  mechanism meets it, which determines Gaussian noise, and ``to_pure()`` the largest
+  epsilon such that every epsilon-DP mechanism meets it, which determines Laplace noise.
 
 The formulas and their references are in :mod:`botorch_dp.privacy.curves`.
 """
@@ -19,13 +19,24 @@ from botorch_dp._validation import check_nonnegative, check_positive, check_prob
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import curves
 
-# A conversion that ends at epsilon = 0 reports this much instead: larger, hence true.
+# A conversion that ends at epsilon = 0 reports this larger value, which is also valid.
 _SMALLEST_EPSILON = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Guarantee(ABC):
     """A differential privacy guarantee, or a budget of that form."""
+
+    def __post_init__(self) -> None:
+        checks = {"delta": check_probability, "order": _check_order}
+        for item in fields(self):
+            check = checks.get(item.name, check_positive)
+            value = check(item.name, getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
+
+    def __repr__(self) -> str:
+        values = (f"{name}={value:.7g}" for name, value in asdict(self).items())
+        return f"{type(self).__name__}({', '.join(values)})"
 
     @abstractmethod
     def to_approx(self, delta: float) -> "ApproxDP":
@@ -39,8 +50,8 @@ class Guarantee(ABC):
     def to_pure(self) -> "PureDP":
         """Return the largest epsilon such that every epsilon-DP mechanism meets this.
 
-        For mechanisms with nothing but their epsilon known; so exact for randomized
-        response and a little cautious for, say, Laplace noise.
+        It is exact for randomized response and a little conservative for mechanisms
+        of which more is known, such as Laplace noise.
         """
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,12 +75,12 @@ class Guarantee(ABC):
         return kind(**values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PureDP(Guarantee):
     """Pure epsilon-differential privacy.
 
     Args:
-        epsilon: The largest log-ratio of probabilities; finite and above zero.
+        epsilon: The largest log-ratio of probabilities, finite and above zero.
 
     Example:
         >>> PureDP(epsilon=1.0).to_approx(delta=1e-5)
@@ -77,9 +88,6 @@ class PureDP(Guarantee):
     """
 
     epsilon: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
 
     def delta(self, epsilon: float) -> float:
         """Return the smallest delta that this guarantee implies at ``epsilon``."""
@@ -92,11 +100,11 @@ class PureDP(Guarantee):
 
     def to_rdp(self, order: float) -> "RDP":
         """Return the smallest Renyi divergence that this guarantee implies."""
-        order = _check_order(order)
+        order = _check_order("order", order)
         return RDP(order, curves.pure_rdp(self.epsilon, order))
 
     def to_gdp(self) -> "GDP":
-        """Raise: no amount of Gaussian noise is purely private."""
+        """Raise, because no amount of Gaussian noise is purely private."""
         raise UnsupportedConversionError(
             f"{self!r} cannot be met by Gaussian noise of any size: use "
             "ApproxDP(epsilon, delta), or a Laplace or exponential mechanism."
@@ -106,18 +114,15 @@ class PureDP(Guarantee):
         """Return the guarantee itself."""
         return self
 
-    def __repr__(self) -> str:
-        return f"PureDP(epsilon={self.epsilon:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ApproxDP(Guarantee):
     """Approximate (epsilon, delta)-differential privacy.
 
     Args:
-        epsilon: Finite and above zero.
-        delta: Strictly between zero and one; well below one over the number of
-            records for the guarantee to mean much.
+        epsilon: A finite number above zero.
+        delta: A number strictly between zero and one. It should be well below one over
+            the number of records.
 
     Example:
         >>> ApproxDP(epsilon=1.0, delta=1e-5).to_gdp()
@@ -127,10 +132,6 @@ class ApproxDP(Guarantee):
     epsilon: float
     delta: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-        object.__setattr__(self, "delta", check_probability("delta", self.delta))
-
     def to_approx(self, delta: float) -> "ApproxDP":
         """Return the guarantee at a larger ``delta``; a smaller one is not implied."""
         delta = check_probability("delta", delta)
@@ -138,8 +139,8 @@ class ApproxDP(Guarantee):
             raise UnsupportedConversionError(
                 f"{self!r} implies nothing at the smaller delta={delta:.7g}."
             )
-        # (epsilon, delta) bounds the whole curve by that of randomized response with
-        # an extra chance delta of failing.
+        # (epsilon, delta) bounds the whole curve by that of randomized response that
+        # also fails with probability delta.
         rest = (delta - self.delta) / (1.0 - self.delta)
         if rest == 0.0:
             return self
@@ -153,18 +154,15 @@ class ApproxDP(Guarantee):
         """Return the largest pure epsilon that implies this guarantee."""
         return PureDP(curves.pure_epsilon_within(self.epsilon, self.delta))
 
-    def __repr__(self) -> str:
-        return f"ApproxDP(epsilon={self.epsilon:.7g}, delta={self.delta:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GDP(Guarantee):
     """Gaussian differential privacy.
 
     Neighbouring outputs are at least as hard to tell apart as N(0, 1) and N(mu, 1).
 
     Args:
-        mu: Finite and above zero.
+        mu: A finite number above zero.
 
     Example:
         >>> round(GDP(mu=1.0).epsilon(delta=1e-5), 6)
@@ -172,9 +170,6 @@ class GDP(Guarantee):
     """
 
     mu: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", check_positive("mu", self.mu))
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon that this guarantee implies at ``delta``."""
@@ -198,7 +193,7 @@ class GDP(Guarantee):
 
     def to_rdp(self, order: float) -> "RDP":
         """Return the Renyi divergence of the Gaussian pair, order * mu^2 / 2."""
-        order = _check_order(order)
+        order = _check_order("order", order)
         return RDP(order, order * self.mu**2 / 2)
 
     def to_gdp(self) -> "GDP":
@@ -213,17 +208,14 @@ class GDP(Guarantee):
         """
         return PureDP(curves.gdp_pure_epsilon(self.mu))
 
-    def __repr__(self) -> str:
-        return f"GDP(mu={self.mu:.7g})"
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RDP(Guarantee):
     """Renyi differential privacy at one order.
 
     Args:
-        order: The order (alpha) of the divergence; finite and above one.
-        epsilon: The bound on the divergence; finite and above zero.
+        order: The order (alpha) of the divergence, finite and above one.
+        epsilon: The bound on the divergence, finite and above zero.
 
     Example:
         >>> RDP(order=8.0, epsilon=0.5).to_approx(delta=1e-5)
@@ -233,12 +225,8 @@ class RDP(Guarantee):
     order: float
     epsilon: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "order", _check_order(self.order))
-        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-
     def to_approx(self, delta: float) -> "ApproxDP":
-        """Return the smallest epsilon known to follow at ``delta``."""
+        """Return the smallest epsilon that is known to follow at ``delta``."""
         delta = check_probability("delta", delta)
         return _approx(curves.rdp_epsilon(self.order, self.epsilon, delta), delta)
 
@@ -250,16 +238,13 @@ class RDP(Guarantee):
         """Return the largest pure epsilon that implies this guarantee."""
         return PureDP(curves.pure_epsilon_for_rdp(self.order, self.epsilon))
 
-    def __repr__(self) -> str:
-        return f"RDP(order={self.order:.7g}, epsilon={self.epsilon:.7g})"
-
 
 def _approx(epsilon: float, delta: float) -> ApproxDP:
     return ApproxDP(max(epsilon, _SMALLEST_EPSILON), delta)
 
 
-def _check_order(order: float) -> float:
-    order = check_positive("order", order)
+def _check_order(name: str, order: float) -> float:
+    order = check_positive(name, order)
     if order <= 1.0:
-        raise InvalidArgumentError(f"order must be above 1, got {order!r}.")
+        raise InvalidArgumentError(f"{name} must be above 1, got {order!r}.")
     return order

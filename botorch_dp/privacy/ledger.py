@@ -1,47 +1,46 @@
-"""The ledger: the append-only record of what was spent, and a cap on it.
+"""The ledger: the append-only record of privacy spending, and a cap on it.
 
-The ledger is the truth and accountants are views of it. A mechanism charges it before
-drawing any noise, so a crash between the two wastes budget but never under-reports it.
+A mechanism charges the ledger before it draws any noise, so a crash between the two
+wastes budget but never under-reports it. Accountants are views of the ledger.
 
-A cap holds for releases that are chosen after seeing earlier ones. Releases of a plan
-that is fixed before the first charge are accounted for exactly; everything else goes
+A cap is valid for releases that are chosen after seeing earlier ones. Releases of a
+plan that is fixed before the first charge are accounted for exactly; all others go
 through a filter (:mod:`botorch_dp.privacy.filters`).
 """
 
-import json
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-from botorch_dp._validation import check_choice
+from botorch_dp._validation import check_choice, check_instance
 from botorch_dp.exceptions import InvalidArgumentError, LedgerError
+from botorch_dp.privacy.accountant import Chargeable as Chargeable
 from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.cap import CapCounter
 from botorch_dp.privacy.entries import (
     UNITS,
     LedgerEntry,
+    LedgerHeader,
     LedgerPlan,
     Releases,
     check_plan,
     check_releases,
-    read_row,
 )
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
-from botorch_dp.privacy.stores.chain import Head, start
+from botorch_dp.privacy.ledger_book import Item, LedgerBook
+from botorch_dp.privacy.ledger_summary import accountant_of as accountant_of
+from botorch_dp.privacy.ledger_summary import summarize
 from botorch_dp.privacy.stores.memory import MemoryStore
-from botorch_dp.privacy.stores.sqlite import SQLiteStore, SQLiteTransaction
+from botorch_dp.privacy.stores.sqlite import SQLiteStore
 
 DEFAULT_DELTA = 1e-5
-_Item: TypeAlias = LedgerEntry | LedgerPlan
 
-# One lock for all ledgers of a process: a fork waits for it, so that a child inherits
+# All ledgers of a process share one lock. A fork waits for it, so that a child inherits
 # neither a lock that nobody will release nor an open connection.
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -52,38 +51,21 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class Chargeable(Protocol):
-    """What a mechanism charges: a ledger, or an accountant by itself."""
-
-    def charge(
-        self,
-        event: PrivacyEvent,
-        *,
-        count: int = 1,
-        mechanism: str = "",
-        adjacency: str = "replace_one",
-        noise: str = "system",
-        unit: str = "record",
-    ) -> Any:
-        """Record the cost, or raise and record nothing."""
-        ...
-
-
 class Ledger:
     """An append-only record of privacy spending, in memory or in an SQLite file.
 
     Args:
-        path: A file that keeps the ledger, created if it does not exist; several
-            processes may share it. None keeps it in memory.
-        cap: The budget that must not be passed. A file remembers its cap: when opened
-            again, leave it out or give the same one.
+        path: The file of the ledger, created if it does not exist; several processes
+            may share it. None keeps the ledger in memory.
+        cap: The budget that must not be exceeded. A file stores its cap: when you open
+            it again, omit the cap or give the same one.
         filter: How an ``ApproxDP`` cap counts releases that were chosen after seeing
             earlier ones: ``"gdp"``, ``"renyi"`` or ``"basic"``. By default the first
             charge or plan decides: ``"gdp"`` if it is Gaussian, ``"basic"`` if it has
-            deltas of its own, otherwise ``"renyi"``. Other caps have one filter each.
+            its own deltas, otherwise ``"renyi"``. Other caps have one filter each.
 
     Raises:
-        LedgerError: If the file is not a sound ledger, or has another cap.
+        LedgerError: If the file is not a valid ledger, or has another cap.
 
     Example:
         >>> from botorch_dp.privacy import GaussianEvent
@@ -103,10 +85,8 @@ class Ledger:
         *,
         filter: str | None = None,
     ) -> None:
-        if not isinstance(path, str | os.PathLike | None):
-            raise InvalidArgumentError(
-                f"path must name a file, or be None, got {path!r}; the budget is cap=."
-            )
+        expected = "a file name or None (the budget is cap=)"
+        check_instance("path", path, (str, os.PathLike, type(None)), expected=expected)
         if cap is not None:
             check_guarantee("cap", cap)
         if filter is not None:
@@ -116,87 +96,84 @@ class Ledger:
                     f"filter must be None unless cap is an ApproxDP, got {filter!r} "
                     f"with cap={cap!r}."
                 )
-        header = {
-            "ledger": 2,
-            "id": uuid.uuid4().hex,
-            "cap": None if cap is None else cap.to_dict(),
-            "filter": filter,
-        }
+        header = LedgerHeader(id=uuid.uuid4().hex, cap=cap, filter=filter).to_row()
         self._store: MemoryStore | SQLiteStore
         with _LOCK:
-            if path is None:
-                self._store = MemoryStore(json.dumps(header))
-            else:
-                self._store = SQLiteStore(path, json.dumps(header))
-            self._read_header(cap, filter)
-            self._head = start(self._store.header)
-            self._entries: list[LedgerEntry] = []
-            self._plan: LedgerPlan | None = None
+            self._store = (
+                MemoryStore(header) if path is None else SQLiteStore(path, header)
+            )
+            try:
+                self._book = LedgerBook(self._store.header)
+            except (KeyError, TypeError, ValueError) as error:
+                raise LedgerError(
+                    f"The ledger {self.path} is damaged: its header cannot be read."
+                ) from error
+            self._refuse_other_header(cap, filter)
             self._refresh()
 
     @property
     def path(self) -> str | None:
-        """The file, or None in memory."""
+        """The file, or None for a ledger in memory."""
         return None if self._store.path is None else str(self._store.path)
 
     @property
     def id(self) -> str:
-        """A random name that tells this ledger from all others."""
-        return self._id
+        """A random name that identifies this ledger."""
+        return self._book.header.id
 
     @property
     def cap(self) -> Guarantee | None:
-        """The budget that must not be passed."""
-        return self._cap
+        """The budget that must not be exceeded."""
+        return self._book.header.cap
 
     @property
     def filter(self) -> str | None:
-        """How charges are counted under the cap; None while that is undecided."""
+        """The name of the cap's filter; None while that is undecided."""
         with _LOCK:
             self._refresh()
-            return None if self._counter is None else self._counter.filter
+            return None if self._book.counter is None else self._book.counter.filter
 
     @property
     def digest(self) -> str:
-        """The digest of the header and of all rows so far, in hexadecimal."""
+        """The hexadecimal digest of the header and of all rows so far."""
         with _LOCK:
             self._refresh()
-            return self._head.digest
+            return self._book.head.digest
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Every charge so far, those of other processes included."""
+        """Every charge so far, including those of other processes."""
         with _LOCK:
             self._refresh()
-            return tuple(self._entries)
+            return tuple(self._book.entries)
 
     def entries_since(self, number: int) -> tuple[LedgerEntry, ...]:
         """Return every charge after the first ``number`` ones."""
         with _LOCK:
             self._refresh()
-            return tuple(self._entries[number:])
+            return tuple(self._book.entries[number:])
 
     @property
     def plan(self) -> LedgerPlan | None:
         """The plan that was made before the first charge, if there is one."""
         with _LOCK:
             self._refresh()
-            return self._plan
+            return self._book.plan
 
     @property
     def adjacency(self) -> str | None:
-        """The adjacency of all charges, None while there are none."""
+        """The adjacency of all charges; None while there are none."""
         return self._of_first_charge("adjacency")
 
     @property
     def unit(self) -> str | None:
-        """Who all charges protect, None while there are none."""
+        """The unit that all charges protect; None while there are none."""
         return self._of_first_charge("unit")
 
     def __len__(self) -> int:
         with _LOCK:
             self._refresh()
-            return len(self._entries)
+            return len(self._book.entries)
 
     def charge(
         self,
@@ -212,25 +189,26 @@ class Ledger:
     ) -> LedgerEntry:
         """Record the cost of ``count`` releases, or refuse it.
 
-        Checking the cap and appending are one transaction: processes that share a file
-        cannot overspend it together.
+        Checking the cap and appending are one transaction, so processes that share a
+        file cannot exceed the cap together.
 
         Args:
-            event: What one release costs.
-            count: How many releases.
-            mechanism: The name to record.
+            event: The cost of one release.
+            count: The number of releases.
+            mechanism: The name of the mechanism.
             adjacency: One of ``"replace_one"``, ``"zero_out"``,
                 ``"add_or_remove_one"``; the same for all charges.
             noise: The noise source: ``"system"``, ``"secure"`` or ``"seeded"``.
             unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``; the same
                 for all charges.
             run: The name of the run that the charge belongs to.
-            condition: What the cost holds under, in words, if not in the worst case.
+            condition: The assumption, in words, under which the cost is valid; None if
+                it is valid in the worst case.
 
         Raises:
-            BudgetExceededError: If the cap would be passed; nothing is recorded.
+            BudgetExceededError: If the cap would be exceeded; nothing is recorded.
         """
-        entry = LedgerEntry(  # checks all of it: what is appended can be read again
+        entry = LedgerEntry(  # checks every field, so that the row can be read again
             number=1,
             time=_now(),
             event=event,
@@ -242,20 +220,9 @@ class Ledger:
             run=run,
             condition=condition,
         )
-        releases = ((event, entry.count),)
-        fits_exactly = self._fits_exactly(releases)
-        with _LOCK:
-            with self._store.transaction() as transaction:
-                self._compose(transaction.read_after(self._head))
-                self._refuse_other_neighbours(entry)
-                items = [
-                    *self._plan_needed(releases, entry, fits_exactly),
-                    replace(entry, number=len(self._entries) + 1),
-                ]
-                heads = self._append(transaction, items)
-            # Only what is committed is taken in: a failed commit leaves no trace.
-            self._take(items, heads)
-            return self._entries[-1]
+        *_, recorded = self._record(entry, ((event, entry.count),))
+        assert isinstance(recorded, LedgerEntry)
+        return recorded
 
     def reserve(
         self,
@@ -268,12 +235,13 @@ class Ledger:
         """Raise unless a whole plan of releases fits under the cap.
 
         Call it before the first release of a plan whose events and counts are fixed. On
-        a ledger without charges the plan is accounted for exactly. If it fits only so,
-        the ledger is committed to it: it takes the plan's charges and no others. In all
-        other cases nothing is set aside, and each charge passes the filter.
+        a ledger without charges the plan is accounted for exactly. If only exact
+        accounting shows that it fits, the ledger is committed to the plan and accepts
+        no other charges. In all other cases nothing is set aside, and each charge goes
+        through the filter.
 
         Args:
-            releases: What each release costs, and how many there are of it.
+            releases: The cost of each release, and the number of releases.
             adjacency: The neighbouring data sets for which the costs are stated.
             unit: Who is protected.
             run: The name of the run that makes the plan.
@@ -300,23 +268,16 @@ class Ledger:
             filter="",
             committed=False,
         )
-        fits_exactly = self._fits_exactly(releases)
-        with _LOCK:
-            with self._store.transaction() as transaction:
-                self._compose(transaction.read_after(self._head))
-                self._refuse_other_neighbours(plan)
-                items = self._plan_needed(releases, plan, fits_exactly)
-                heads = self._append(transaction, items)
-            self._take(items, heads)
+        self._record(plan, releases)
 
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
         releases = ((event, check_releases("count", count)),)
         with _LOCK:
             self._refresh()
-            if self._counter is None or self._counter.admits(releases):
+            if self._book.counter is None or self._book.counter.admits(releases):
                 return True
-            if self._plan is not None and self._plan.committed:
+            if self._book.plan is not None and self._book.plan.committed:
                 return False
         return self._fits_exactly(releases)
 
@@ -332,39 +293,15 @@ class Ledger:
         """Return what was spent, on what, when, and what is left, as text.
 
         Args:
-            delta: At which to report epsilon; by default the cap's, or 1e-5.
+            delta: The delta at which to report epsilon; by default the cap's, or 1e-5.
         """
-        entries, delta = self.entries, self._delta_or_default(delta)
-        spent = accountant_of(entries).spent(delta)
-        lines = [
-            f"Privacy ledger ({self.path or 'in memory'}): {len(entries)} charge(s)",
-            f"  spent  epsilon={spent.amount:.6g} at delta={delta:.6g}, "
-            f"by {spent.method}",
-        ]
-        if self._counter is not None:
-            used, limit = self._counter.counted(), self._counter.limit
-            left = used.left(limit)
-            lines.append(f"  cap    {self._cap!r}, counted by {used.method}")
-            lines.append(
-                f"  left   {used.unit}={left:.6g} of {limit:.6g} ({left / limit:.1%})"
-            )
-        if self._plan is not None and self._plan.committed:
-            planned = ", ".join(f"{n} x {event!r}" for event, n in self._plan.releases)
-            lines.append(f"  plan   {planned}; nothing else is accepted")
-        groups: dict[tuple[str, PrivacyEvent, str], list[LedgerEntry]] = {}
-        for entry in entries:
-            key = (entry.mechanism, entry.event, entry.noise)
-            groups.setdefault(key, []).append(entry)
-        for (mechanism, event, noise), charged in groups.items():
-            count = sum(entry.count for entry in charged)
-            when = charged[0].time
-            if len(charged) > 1:
-                when += f" to {charged[-1].time}"
-            lines.append(
-                f"  {count:>6} x {mechanism or 'unnamed'}: {event!r}, "
-                f"{noise} noise, {when}"
-            )
-        return "\n".join(lines)
+        return summarize(
+            self.entries,
+            place=self.path or "in memory",
+            delta=self._delta_or_default(delta),
+            counter=self._book.counter,
+            plan=self._book.plan,
+        )
 
     def __str__(self) -> str:
         return self.summary()
@@ -372,10 +309,10 @@ class Ledger:
     def __reduce__(self) -> Any:
         if self.path is None:
             raise LedgerError(
-                "A ledger in memory cannot be sent to another process, where it would "
-                "be charged unseen: give it a path."
+                "A ledger in memory cannot be sent to another process, because charges "
+                "there would not be seen here: give it a path."
             )
-        return (_reopen, (self.path, self._id))
+        return (_reopen, (self.path, self.id))
 
     def __sklearn_clone__(self) -> "Ledger":
         return self  # clones of an estimator spend from the same budget
@@ -383,10 +320,10 @@ class Ledger:
     def _fits_exactly(self, releases: Releases) -> bool:
         """Return whether a plan fits by exact accounting, if that may decide.
 
-        Exact accounting takes seconds, so nobody may wait for it: it depends on the
-        plan alone, and whether it decides is looked at again in the transaction.
+        Exact accounting takes seconds, so it runs outside the lock. It depends on the
+        plan alone; the transaction checks again whether it may decide.
         """
-        counter = self._counter
+        counter = self._book.counter
         if counter is None:
             return True
         with _LOCK:
@@ -395,129 +332,58 @@ class Ledger:
                 return False
         return counter.fits_exactly(releases)
 
-    def _plan_needed(
-        self, releases: Releases, source: _Item, exactly: bool
-    ) -> list[_Item]:
-        """Return the plan, if one has to be recorded, or refuse."""
-        if self._counter is None:
-            return []
-        neighbours = (source.adjacency, source.unit)
-        plan = self._counter.plan_needed(
-            releases,
-            source,
-            exactly=exactly,
-            other_neighbours=self._plan is not None
-            and (self._plan.adjacency, self._plan.unit) != neighbours,
-        )
-        return [] if plan is None else [plan]
-
-    def _refuse_other_neighbours(self, item: _Item) -> None:
-        """Raise if a charge or plan is about other neighbours than those before."""
-        first: _Item
-        if self._entries:
-            first = self._entries[0]
-        elif isinstance(item, LedgerEntry) and self._plan and self._plan.committed:
-            first = self._plan
-        else:
-            return
-        adjacency, unit = item.adjacency, item.unit
-        if first.adjacency != adjacency:
-            raise InvalidArgumentError(
-                f"adjacency must be {first.adjacency!r}, as of the charges "
-                f"before, got {adjacency!r}: guarantees for different neighbours do "
-                "not compose."
-            )
-        if first.unit != unit:
-            raise InvalidArgumentError(
-                f"unit must be {first.unit!r}, as of the charges before, got {unit!r}: "
-                "what protects one of them says little about the other. Give each its "
-                "own ledger."
-            )
-
     def _of_first_charge(self, name: str) -> str | None:
         with _LOCK:
             self._refresh()
-            return str(getattr(self._entries[0], name)) if self._entries else None
+            entries = self._book.entries
+            return str(getattr(entries[0], name)) if entries else None
 
     def _refresh(self) -> None:
-        """Compose what this process has not yet seen."""
-        self._compose(self._store.read_after(self._head))
+        """Read the rows that this process has not yet seen."""
+        self._book.read(self._store.read_after(self._book.head))
 
-    def _compose(self, rows: Iterable[str]) -> None:
-        """Take in rows that are in the store."""
-        for row in rows:
-            try:
-                item = read_row(row, number=len(self._entries) + 1)
-            except (KeyError, TypeError, ValueError) as error:
-                raise LedgerError(
-                    f"Row {self._head.number + 1} of the ledger is damaged: {error!r}."
-                ) from error
-            self._take([item], [self._head.then(row)])
+    def _record(self, item: Item, releases: Releases) -> list[Item]:
+        """Append a charge or the plan of a reservation, or refuse it.
 
-    def _append(
-        self, transaction: MemoryStore | SQLiteTransaction, items: Sequence[_Item]
-    ) -> list[Head]:
-        """Append rows and return the heads of the chain after each."""
-        heads: list[Head] = []
-        for item in items:
-            row = item.to_row()
-            heads.append((heads[-1] if heads else self._head).then(row))
-            transaction.append(row, heads[-1])
-        return heads
+        Returns:
+            What was appended: nothing, a plan, a charge, or a plan and a charge.
+        """
+        exactly = self._fits_exactly(releases)
+        with _LOCK:
+            with self._store.transaction() as transaction:
+                self._book.read(transaction.read_after(self._book.head))
+                items = self._book.admit(item, releases, exactly=exactly)
+                rows, head = [one.to_row() for one in items], self._book.head
+                for row in rows:
+                    head = head.then(row)
+                    transaction.append(row, head)
+            # The book follows the commit: a failed commit leaves no trace.
+            for one, row in zip(items, rows, strict=True):
+                self._book.add(one, row)
+        return items
 
-    def _take(self, items: Iterable[_Item], heads: Iterable[Head]) -> None:
-        """Take in charges and plans, with the heads of the chain after each."""
-        for item, head in zip(items, heads, strict=True):
-            if isinstance(item, LedgerPlan):
-                self._plan = item
-                if self._counter is not None:
-                    self._counter.take_plan(item)
-            else:
-                self._entries.append(item)
-                if self._counter is not None:
-                    self._counter.take_charge(item)
-            self._head = head
-
-    def _read_header(self, cap: Guarantee | None, filter: str | None) -> None:
-        try:
-            header = json.loads(self._store.header)
-            state, stored_filter = header["cap"], header["filter"]
-            self._id = str(header["id"])
-            self._cap = None if state is None else Guarantee.from_dict(state)
-        except (KeyError, TypeError, ValueError) as error:
+    def _refuse_other_header(self, cap: Guarantee | None, filter: str | None) -> None:
+        """Raise if a stored ledger has another cap or filter."""
+        header = self._book.header
+        if cap is not None and cap != header.cap:
             raise LedgerError(
-                f"The ledger {self.path} is damaged: its header cannot be read."
-            ) from error
-        if cap is not None and cap != self._cap:
-            raise LedgerError(
-                f"The ledger {self.path} has the cap {self._cap!r}, which is final; "
+                f"The ledger {self.path} has the cap {header.cap!r}, which is final; "
                 f"got cap={cap!r}. Open it without cap, or give another path."
             )
-        if filter is not None and filter != stored_filter:
+        if filter is not None and filter != header.filter:
             raise LedgerError(
-                f"The ledger {self.path} was made with filter={stored_filter!r}, which "
-                f"is final; got {filter!r}. Open it without filter."
+                f"The ledger {self.path} was created with filter={header.filter!r}, "
+                f"which is final; got {filter!r}. Open it without filter."
             )
-        self._counter = None
-        if self._cap is not None:
-            self._counter = CapCounter(self._cap, stored_filter)
 
     def _delta_or_default(self, delta: float | None) -> float:
         if delta is not None:
             return delta
-        return self._cap.delta if isinstance(self._cap, ApproxDP) else DEFAULT_DELTA
-
-
-def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
-    """Return a new accountant that has composed these charges."""
-    accountant = PrivacyAccountant()
-    for entry in entries:
-        accountant.compose(entry.event, entry.count)
-    return accountant
+        return self.cap.delta if isinstance(self.cap, ApproxDP) else DEFAULT_DELTA
 
 
 def _reopen(path: str, identity: str) -> Ledger:
-    """Unpickle: never another ledger, or a new one, in place of one that has moved."""
+    """Unpickle a ledger; never open another one, or a new one, in its place."""
     if not os.path.exists(path):
         raise LedgerError(f"The ledger {path} is not there any more.")
     ledger = Ledger(path)

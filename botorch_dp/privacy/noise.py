@@ -1,14 +1,16 @@
-r"""Noise: where randomness comes from.
+"""Noise: the sources of randomness.
 
-Three sources, from fastest to most careful:
+There are three sources, from fastest to safest:
 
-* :class:`SeededNoise`: a ``torch.Generator``. Reproducible, so for experiments only.
+* :class:`SeededNoise`: a ``torch.Generator``. It is reproducible, so it is for
+  experiments only.
 * :class:`SystemNoise` (the default): uniforms from the operating system's entropy,
-  through the inverse distribution functions. Never a generator seeded once: torch's
-  CPU generators have 32-bit seeds, which can be tried one by one in hours.
+  through the inverse distribution functions. It is never a generator that was seeded
+  once: torch's CPU generators have 32-bit seeds, which an attacker can enumerate in
+  hours.
 * :class:`SecureNoise`: the exact discrete samplers of OpenDP, which also close the leak
-  of floating-point noise [Mironov2012significance]_: the doubles that x + noise can
-  reach depend on x.
+  of floating-point noise [Mironov2012significance]_: the set of doubles that x + noise
+  can reach depends on x.
 
 All noise is drawn and added in double precision, then rounded to the value's dtype.
 
@@ -28,9 +30,10 @@ import torch
 from torch import Tensor
 
 from botorch_dp._imports import import_extra
+from botorch_dp._validation import check_instance
 from botorch_dp.exceptions import InvalidArgumentError
 
-# OpenDP takes granularities 2^k down to that of the smallest double.
+# OpenDP accepts granularities 2^k down to that of the smallest double.
 _FINEST_GRID = -1074
 
 
@@ -54,19 +57,19 @@ class NoiseSource(ABC):
         """Return the index of the largest score after Gumbel(scale) noise.
 
         Scores are divided by ``scale`` and never exponentiated, so nothing overflows.
-        If any score of a row is not finite, the row's choice is uniform: the running
-        maximum of the noise alone is kept for that.
+        If any score of a row is not finite, the row's choice is uniform: it is the
+        index of the largest noise.
 
         Args:
-            private_chunks: Tensors ``batch_shape x m_i``, consecutive candidates.
-            scale: Sensitivity times two over epsilon.
+            private_chunks: Tensors ``batch_shape x m_i`` of consecutive candidates.
+            scale: The scale of the noise.
 
         Returns:
             A ``batch_shape`` tensor of indices.
         """
         offset, best, blind, broken = 0, None, None, None
         for chunk in private_chunks:
-            # log1p keeps the upper tail, which decides, at full precision.
+            # log1p keeps full precision in the upper tail, which decides.
             gumbel = -(-torch.log1p(-self.uniform(chunk.shape, chunk.device))).log()
             scores = chunk.double() / scale
             chunk_broken = ~scores.isfinite().all(dim=-1)
@@ -82,12 +85,12 @@ class NoiseSource(ABC):
     def poisson_sample(
         self, shape: torch.Size, sampling_rate: float, device: torch.device
     ) -> Tensor:
-        """Return a mask that holds each record with probability ``sampling_rate``.
+        """Return a mask that contains each record with probability ``sampling_rate``.
 
         Args:
-            shape: ``batch_shape x n``; batch elements are sampled on their own.
+            shape: ``batch_shape x n``; batch elements are sampled independently.
             sampling_rate: The probability.
-            device: Where the mask is needed.
+            device: The device of the mask.
         """
         return self.uniform(shape, device) < sampling_rate
 
@@ -97,9 +100,9 @@ class NoiseSource(ABC):
         """Return the ``batch_shape x sample_size`` indices of uniform subsets.
 
         Args:
-            shape: ``batch_shape x n``; batch elements are sampled on their own.
+            shape: ``batch_shape x n``; batch elements are sampled independently.
             sample_size: The size of a subset.
-            device: Where the indices are needed.
+            device: The device of the indices.
         """
         return self.uniform(shape, device).topk(sample_size).indices
 
@@ -121,24 +124,22 @@ class NoiseSource(ABC):
 
 
 class SeededNoise(NoiseSource):
-    """Noise from a ``torch.Generator``: whoever knows the seed can subtract it.
+    """Noise from a ``torch.Generator``: anyone who knows the seed can subtract it.
 
     Args:
-        generator: On the device of the values it will be added to.
+        generator: A generator on the device of the values.
     """
 
     name = "seeded"
     description = "seeded noise: for experiments only"
 
     def __init__(self, generator: torch.Generator) -> None:
-        if not isinstance(generator, torch.Generator):
-            raise InvalidArgumentError(
-                f"generator must be a torch.Generator, got {generator!r}."
-            )
-        self._generator = generator
+        self._generator = check_instance(
+            "generator", generator, torch.Generator, expected="a torch.Generator"
+        )
 
     def check_device(self, device: torch.device) -> None:
-        """Raise if the generator lives on another kind of device."""
+        """Raise if the generator is on another kind of device."""
         if self._generator.device.type != device.type:
             raise InvalidArgumentError(
                 f"generator is on {self._generator.device}, the value on {device}; "
@@ -165,8 +166,8 @@ class SeededNoise(NoiseSource):
 class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy, never seeded.
 
-    63 random bits make a probability in (0, 1/2) and one bit a sign, so that tails
-    reach 9.2 standard deviations: beyond them lies less than 2^-64.
+    63 random bits give a probability in (0, 1/2) and one bit gives a sign, so the tails
+    reach 9.2 standard deviations; the probability beyond is less than 2^-64.
     """
 
     name = "system"
@@ -203,9 +204,9 @@ class SecureNoise(SystemNoise):
     """Discrete noise sampled exactly by OpenDP, from the system's entropy.
 
     Args:
-        grid_exponent: Noise and values live on the grid of multiples of
-            2^grid_exponent. None is the finest grid there is; -20 is about three times
-            faster and costs a little privacy, which is charged.
+        grid_exponent: Noise and values are multiples of 2^grid_exponent. None is the
+            finest grid; -20 is about three times faster and costs a little privacy,
+            which is charged.
 
     Raises:
         MissingExtraError: If OpenDP is not installed.
@@ -252,9 +253,9 @@ class SecureNoise(SystemNoise):
         return torch.tensor(chosen, device=scores.device).reshape(scores.shape[:-1])
 
     def gaussian_rho(self, *, size: int, std: float, sensitivity: float) -> float:
-        """Return the zCDP cost of ``size`` numbers with this noise, rounding included.
+        """Return the zCDP cost of ``size`` numbers with this noise and its rounding.
 
-        Only what zCDP says is proven for discrete Gaussian noise on many coordinates.
+        Only zCDP is proven for discrete Gaussian noise on many coordinates.
         """
         return _measurement("gaussian", size, std, self.grid_exponent).map(sensitivity)
 
@@ -263,7 +264,7 @@ class SecureNoise(SystemNoise):
         return _measurement("laplace", size, scale, self.grid_exponent).map(sensitivity)
 
     def _invoke(self, kind: str, private_value: Tensor, scale: float) -> Tensor:
-        # OpenDP turns nan into a number and infinities into the largest doubles.
+        # OpenDP would turn nan into a number and infinities into the largest doubles.
         value = private_value.double().nan_to_num(0.0, 0.0, 0.0)
         measure = _measurement(kind, value.numel(), scale, self.grid_exponent)
         noisy = measure(value.reshape(-1).cpu().numpy())
@@ -278,8 +279,8 @@ def make_noise_source(
     """Return the source that a mechanism's two arguments ask for."""
     if generator is not None and secure:
         raise InvalidArgumentError(
-            "generator and secure exclude each other: seeded noise can be repeated, "
-            f"secure noise must not be; got generator={generator!r}, secure={secure!r}."
+            "generator and secure exclude each other, because secure noise cannot be "
+            f"seeded; got generator={generator!r}, secure={secure!r}."
         )
     if isinstance(secure, SecureNoise):
         return secure

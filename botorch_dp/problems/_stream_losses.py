@@ -1,4 +1,4 @@
-r"""Losses of regression records, in few operations for many replications.
+r"""Fast losses and gradients of regression records for many replications.
 
 A record is (rows, targets, weights, weighted rows): covariates ``R x 1 x p``, responses
 ``R x 1 x 1``, weights ``R x 1``, and covariates times weights ``R x p``.
@@ -24,7 +24,7 @@ def regression_records(
         inputs: A ``C x R x p`` tensor.
         targets: A ``C x R`` tensor.
         mallows: Whether to weight by min(1, 2 / ||x||^2).
-        like: A tensor whose dtype and device the records get.
+        like: A tensor with the dtype and device of the records.
     """
     if mallows:
         weights = mallows_weights(inputs, constant=MALLOWS_CONSTANT)  # C x R
@@ -45,11 +45,11 @@ def huber_losses(record: Record, X: Tensor, c: float, *, relu: bool = False) -> 
     Args:
         record: A record.
         X: The points.
-        c: Where the Huber loss turns from quadratic to linear.
+        c: The residual at which the Huber loss changes from quadratic to linear.
         relu: Whether the response is the positive part of the linear predictor.
     """
     rows, targets, weights, _ = record
-    # A row times X^T: up to twice as fast as X times a column.
+    # A row times X^T is up to twice as fast as X times a column.
     fitted = torch.bmm(rows, X.mT)  # R x 1 x M
     if relu:
         fitted = fitted.relu()

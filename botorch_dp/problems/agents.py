@@ -1,9 +1,8 @@
-"""What federated problems have: many agents, each with a function of its own.
+"""The base class of federated problems: many agents with a function each.
 
-An agent evaluates its own function, a score that it wants to be large, at points of a
-domain that all agents share. A problem plays all agents at once. Scores are private to
-their agent, as are its best score and its true scores, which are there to measure how
-well an optimizer did.
+An agent evaluates its own function, a score to maximize, at points of a domain that all
+agents share. A problem plays all agents at once. Scores are private to their agent. The
+best and true scores are also private; they measure how good an optimizer is.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -22,43 +21,40 @@ from botorch_dp._validation import (
     check_count,
     check_nonnegative,
     check_positive,
+    describe,
 )
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems.base import (
-    _bounds_tensor,
+    bounds_tensor,
+    inside_box,
     normal,
     seeded_generator,
     uniform,
 )
 
-_DTYPES = (torch.float32, torch.float64)
-# Far below the spread of a draw with unit variance, far above rounding.
+# Far below the variance of a draw, 1, and far above rounding errors.
 _JITTER = 1e-8
-# How far outside the box, in rounding units of its width, is taken for rounding.
-_ROUNDING_UNITS = 1000.0
 
 
 class AgentProblem(ABC):
-    """Functions to be maximized, one for each agent, on one domain.
+    """Functions to maximize, one for each agent, on one domain.
 
     A subclass implements :meth:`_scores`.
 
     Args:
         num_agents: The number of agents N.
         bounds: A (lower, upper) pair for each dimension.
-        noise_std: The standard deviation of normal noise on what agents observe.
-        seed: Of that noise. It is drawn call by call.
-        dtype: ``torch.float32`` or ``torch.float64``, of points and scores.
+        noise_std: The standard deviation of normal noise on the observations.
+        seed: The seed of that noise, which is drawn call by call.
+        dtype: The dtype of points and scores, ``torch.float32`` or ``torch.float64``.
         device: The device of points and scores; torch's default if None.
 
     Attributes:
-        num_agents: The number of agents N.
         dim: The number of dimensions D.
         bounds: A ``2 x D`` tensor.
-        noise_std: The standard deviation of the noise.
         candidates: A ``C x D`` tensor of all points of a finite domain, or None.
-        optimal_values: An ``N`` tensor, the largest true score of each agent, or None
-            where they are unknown: private, for measuring only.
+        optimal_values: An ``N`` tensor of the largest true score of each agent, or None
+            if unknown: private, for measuring only.
     """
 
     def __init__(
@@ -71,15 +67,9 @@ class AgentProblem(ABC):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise InvalidArgumentError(
-                f"dtype must be torch.float32 or torch.float64, got {dtype!r}."
-            )
         self.num_agents = check_count("num_agents", num_agents)
         self.noise_std = check_nonnegative("noise_std", noise_std)
-        if device is None:
-            device = torch.get_default_device()
-        self.bounds = _bounds_tensor(bounds).to(dtype=dtype, device=device)
+        self.bounds = bounds_tensor(bounds, dtype, device)
         self.dim = self.bounds.shape[-1]
         self.candidates: Tensor | None = None
         self.optimal_values: Tensor | None = None
@@ -96,11 +86,11 @@ class AgentProblem(ABC):
         return self.bounds.device
 
     def evaluate(self, agents: Tensor | None, X: Tensor) -> Tensor:
-        """Return what agents observe at their points, noise included.
+        """Return the noisy observations of agents at their points.
 
         Args:
             agents: An ``n`` tensor of indices of agents; None for all N.
-            X: An ``n x k x D`` tensor: k points for each of them, within the bounds.
+            X: An ``n x k x D`` tensor of k points within the bounds for each agent.
 
         Returns:
             An ``n x k`` tensor of scores: private.
@@ -121,9 +111,7 @@ class AgentProblem(ABC):
         if agents is None:
             agents = torch.arange(self.num_agents, device=self.device)
         self._check_agents(agents)
-        self._check_points(X, len(agents))
-        lower, upper = self.bounds
-        return self._scores(agents, X.clamp(min=lower, max=upper))
+        return self._scores(agents, self._check_points(X, len(agents)))
 
     def tabulate(
         self, grid_size: int, *, noise_std: float = 0.0, seed: int = 0
@@ -131,12 +119,12 @@ class AgentProblem(ABC):
         """Evaluate every agent once on a grid, for experiments with many seeds.
 
         Args:
-            grid_size: How many points in each dimension, the bounds among them.
+            grid_size: The number of points in each dimension, including the bounds.
             noise_std: The standard deviation of the noise of the new problem.
-            seed: Of that noise.
+            seed: The seed of that noise.
 
         Returns:
-            A problem with the points of the grid as its domain, and true scores there.
+            A problem on the points of the grid, with the true scores.
 
         Example:
             >>> problem = PerturbedGPDraws(4, grid_size=100)
@@ -164,10 +152,9 @@ class AgentProblem(ABC):
             or agents.dtype != torch.int64
             or agents.device != self.device
         ):
-            got = agents if not isinstance(agents, Tensor) else agents.dtype
             raise InvalidArgumentError(
-                f"agents must be a tensor of whole numbers (int64) on {self.device}, "
-                f"or None for all agents, got {got!r}."
+                f"agents must be a vector of torch.int64 on {self.device}, or None for "
+                f"all agents, got {describe(agents)}."
             )
         if ((agents < 0) | (agents >= self.num_agents)).any():
             raise InvalidArgumentError(
@@ -175,39 +162,30 @@ class AgentProblem(ABC):
                 f"{agents.tolist()}."
             )
 
-    def _check_points(self, X: Tensor, size: int) -> None:
+    def _check_points(self, X: Tensor, size: int) -> Tensor:
         if (
             not isinstance(X, Tensor)
             or X.dim() != 3
             or X.shape[0] != size
             or X.shape[2] != self.dim
             or X.dtype != self.dtype
-            or X.device != self.device
         ):
-            got = repr(X)
-            if isinstance(X, Tensor):
-                got = f"{X.dtype} of shape {tuple(X.shape)} on {X.device}"
             raise InvalidArgumentError(
-                f"X must be a {self.dtype} tensor of shape {size} x k x {self.dim} on "
-                f"{self.device}, got {got}."
+                f"X must be a {self.dtype} tensor of shape {size} x k x {self.dim}, "
+                f"got {describe(X)}."
             )
-        lower, upper = self.bounds
-        slack = _ROUNDING_UNITS * torch.finfo(self.dtype).eps * (upper - lower)
-        if not ((lower - slack <= X) & (upper + slack >= X)).all():
-            raise InvalidArgumentError(
-                f"X must be finite and within the bounds {self.bounds.tolist()}."
-            )
+        return inside_box(X, self.bounds)
 
 
 class TabulatedAgents(AgentProblem):
-    """Functions that are known on a grid, and constant around its points.
+    """Functions with known values on a grid, constant around its points.
 
     Args:
-        values: An ``N x g_1 x ... x g_D`` tensor: the score of each agent at each point
-            of a grid that divides the bounds evenly, ends included.
+        values: An ``N x g_1 x ... x g_D`` tensor of the score of each agent at each
+            point of an even grid that includes the bounds.
         bounds: A (lower, upper) pair for each dimension.
-        noise_std: The standard deviation of normal noise on what agents observe.
-        seed: Of that noise.
+        noise_std: The standard deviation of normal noise on the observations.
+        seed: The seed of that noise.
 
     Example:
         >>> values = torch.tensor([[0.0, 1.0, 0.5], [2.0, 0.0, 1.0]])
@@ -231,17 +209,14 @@ class TabulatedAgents(AgentProblem):
     ) -> None:
         if (
             not isinstance(values, Tensor)
-            or values.dtype not in _DTYPES
             or values.dim() < 2
             or values.dim() != len(bounds) + 1
             or min(values.shape[1:]) < 2
         ):
-            got = repr(values)
-            if isinstance(values, Tensor):
-                got = f"{values.dtype} of shape {tuple(values.shape)}"
             raise InvalidArgumentError(
-                "values must be a tensor of float32 or float64 of agents x a grid with "
-                f"{len(bounds)} dimension(s) of at least 2 points, got {got}."
+                "values must be a tensor of agents x a grid with "
+                f"{len(bounds)} dimension(s) of at least 2 points, got "
+                f"{describe(values)}."
             )
         super().__init__(
             num_agents=len(values),
@@ -262,17 +237,14 @@ class TabulatedAgents(AgentProblem):
         return self._values
 
     def nearest(self, X: Tensor) -> Tensor:
-        """Return the indices of the candidates nearest to points.
+        """Return the ``batch_shape`` indices of the candidates nearest to points.
 
         Args:
             X: A ``batch_shape x D`` tensor of points within the bounds.
-
-        Returns:
-            A ``batch_shape`` tensor.
         """
         lower, upper = self.bounds
         last = torch.tensor(self.grid_shape, device=X.device) - 1
-        # Whole numbers at the grid's points, up to rounding that round() takes away.
+        # These are whole numbers at the points of the grid, up to rounding errors.
         steps = ((X - lower) / (upper - lower) * last).round().long()
         steps = steps.clamp(min=torch.zeros_like(last), max=last)
         index = torch.zeros(X.shape[:-1], dtype=torch.int64, device=X.device)
@@ -285,26 +257,26 @@ class TabulatedAgents(AgentProblem):
 
 
 class PerturbedGPDraws(TabulatedAgents):
-    """One function that is slightly different for each agent [Dai2021dpfts]_.
+    """One function with a small perturbation for each agent [Dai2021dpfts]_.
 
-    One draw of a Gaussian process with a squared exponential kernel of variance 1, on
-    an even grid of [0, 1], and for each agent a small random perturbation of it.
+    The function is one draw of a Gaussian process with a squared exponential kernel of
+    variance 1, on an even grid of [0, 1].
 
-    The paper sets N = 200, and gives neither grid, length scale nor the size of the
-    perturbations in its main text: those here are ours.
+    The paper sets N = 200. Its main text does not state the grid, the length scale or
+    the size of the perturbations, so these defaults are ours.
 
     Args:
         num_agents: The number of agents N.
         grid_size: The number of points of the grid.
         lengthscale: The length scale of the kernel.
         perturbation: The standard deviation of the perturbations.
-        perturb: ``"values"`` perturbs every value on its own, by a uniform number;
-            ``"function"`` adds a draw of the same process, so that an agent's optimum
-            may be elsewhere and its function is as smooth as the first.
-        noise_std: The standard deviation of normal noise on what agents observe.
-        seed: Of the functions and of that noise.
-        dtype: Of points and scores.
-        device: Of points and scores.
+        perturb: ``"values"`` perturbs every value independently by a uniform number;
+            ``"function"`` adds a draw of the same process, which is smooth and may move
+            an agent's optimum.
+        noise_std: The standard deviation of normal noise on the observations.
+        seed: The seed of the functions and of that noise.
+        dtype: The dtype of points and scores.
+        device: The device of points and scores; torch's default if None.
 
     Example:
         >>> problem = PerturbedGPDraws(noise_std=0.01)
@@ -348,12 +320,12 @@ class PerturbedGPDraws(TabulatedAgents):
         super().__init__(
             values.to(dtype=dtype, device=device), [(0.0, 1.0)], noise_std=noise_std
         )
-        # Seeded alone, it would repeat the numbers that the functions were made from.
+        # A new generator with this seed would repeat the draws of the functions.
         self._noise_generator = generator
 
 
 def _squared_exponential_factor(size: int, lengthscale: float) -> Tensor:
-    """Return a Cholesky factor of the kernel's matrix on a grid of [0, 1]."""
+    """Return a Cholesky factor of the kernel matrix on a grid of [0, 1]."""
     grid = torch.linspace(0.0, 1.0, size, dtype=torch.float64, device="cpu")
     distances = (grid.unsqueeze(-1) - grid) / lengthscale
     gram = (-0.5 * distances.square()).exp()
@@ -362,7 +334,7 @@ def _squared_exponential_factor(size: int, lengthscale: float) -> Tensor:
 
 
 def _grid(bounds: Tensor, *sizes: int) -> Tensor:
-    """Return the points of an even grid, ``C x D``; the last dimension runs fastest."""
+    """Return the ``C x D`` points of an even grid, last dimension fastest."""
     lower, upper = bounds.double().cpu()
     axes = [
         torch.linspace(0.0, 1.0, size, dtype=torch.float64, device="cpu")

@@ -1,56 +1,63 @@
-"""What every test problem has: records, candidates, and a loss for each pair of them.
+"""The base class of test problems with one loss for each record and candidate.
 
-A problem plays the curator: it holds the private records and answers with one loss per
-record and candidate. An optimizer of this library takes these losses and lets only the
-release of a mechanism out. Everything a problem returns is therefore private, as are
-its optimum and its mean loss, which are there to measure how well an optimizer did.
+A problem plays the curator, who has the private records and returns one loss per record
+and candidate. An optimizer of this library uses these losses and only releases the
+output of a mechanism. Everything that a problem returns is therefore private. Its
+optimum and its mean loss are also private; they measure how good an optimizer is.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypedDict
 
 import torch
 from botorch.exceptions import UnsupportedError
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_count
+from botorch_dp._validation import check_choice, check_count, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
-# From rows to their losses, ``num_rows x b``, at candidates that are fixed already.
+# Maps a slice of records to their ``num_rows x b`` losses at fixed candidates.
 RowLosses = Callable[[slice], Tensor]
 
 _TRANSFORMS = ("linear", "log", "identity")
 _DTYPES = (torch.float32, torch.float64)
-# How far outside the box, in rounding units of its width, is taken for rounding.
+# Points this far outside the box, in rounding units of its width, count as inside.
 _ROUNDING_UNITS = 1000.0
-# How many rows the mean over all records takes at a time.
+# The number of records that the mean over all records reads at a time.
 _MEAN_CHUNK_SIZE = 2**16
 
 
+class ProblemSettings(TypedDict, total=False):
+    """Keyword arguments that problems pass on to :class:`PerRecordProblem`."""
+
+    negate: bool
+    dtype: torch.dtype
+    device: torch.device | str | None
+
+
 class PerRecordProblem(ABC):
-    """A function to be minimized that is a mean of losses, one per private record.
+    """A function to minimize that is a mean of losses, one per private record.
 
     A subclass implements :meth:`_loss_function`, and :meth:`_gradients` where a closed
     form exists.
 
     Args:
-        num_records: How many private records there are.
+        num_records: The number n of private records.
         bounds: A (lower, upper) pair for each dimension, as in BoTorch.
-        transform: The coordinates in which each dimension is best searched:
-            ``"linear"`` (scaled to the unit interval), ``"log"`` (the logarithm, scaled
-            to the unit interval) or ``"identity"`` (as they are).
-        negate: If True, the sign of losses, their mean and gradients is flipped.
-        dtype: ``torch.float32`` or ``torch.float64``, of candidates and losses.
+        transform: The best search coordinates of each dimension: ``"linear"`` (scaled
+            to the unit interval), ``"log"`` (the logarithm, scaled to the unit
+            interval) or ``"identity"`` (unchanged).
+        negate: Whether to flip the sign of losses, their mean and gradients.
+        dtype: The dtype of candidates and losses, ``torch.float32`` or
+            ``torch.float64``.
         device: The device of candidates and losses; torch's default if None.
 
     Attributes:
         dim: The number of dimensions d.
         bounds: A ``2 x d`` tensor.
-        num_records: The number of records n.
-        transform: A tuple of d names.
-        negate: Whether signs are flipped.
-        optimal_x: The minimizer of the mean loss in the box, a ``d`` tensor, or None
-            where it is unknown.
+        optimal_x: The minimizer of the mean loss in the box, a ``d`` tensor, or None if
+            it is unknown.
         optimal_value: The mean loss there (negated if ``negate``), or None.
     """
 
@@ -64,18 +71,12 @@ class PerRecordProblem(ABC):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise InvalidArgumentError(
-                f"dtype must be torch.float32 or torch.float64, got {dtype!r}."
-            )
         self.num_records = check_count("num_records", num_records)
-        if device is None:
-            device = torch.get_default_device()
-        self.bounds = _bounds_tensor(bounds).to(dtype=dtype, device=device)
+        self.bounds = bounds_tensor(bounds, dtype, device)
         self.dim = self.bounds.shape[-1]
         if len(transform) != self.dim:
             raise InvalidArgumentError(
-                f"transform must name {self.dim} coordinates, got {transform!r}."
+                f"transform must have {self.dim} names, got {transform!r}."
             )
         self.transform = tuple(
             check_choice("transform", name, _TRANSFORMS) for name in transform
@@ -107,18 +108,17 @@ class PerRecordProblem(ABC):
         return self._signed(rows(slice(0, self.num_records)))
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Return :meth:`losses`, so that a problem is an objective to run on."""
+        """Return :meth:`losses`, so that a problem is an objective."""
         return self.losses(X)
 
     def chunks(self, X: Tensor, chunk_size: int) -> Iterator[Tensor]:
-        """Return the losses a few records at a time, in the order of :meth:`losses`.
+        """Return the losses of a few records at a time, in the order of :meth:`losses`.
 
-        Whatever the candidates need (a fit, a factorization) is done once, and the
-        ``n x b`` tensor of all losses is never formed.
+        The candidates are fitted once, and the ``n x b`` tensor is never formed.
 
         Args:
             X: A ``b x d`` tensor of candidates within the bounds.
-            chunk_size: How many records at a time; the last chunk may have fewer.
+            chunk_size: The number of records of a chunk; the last one may have fewer.
 
         Returns:
             An iterator over ``chunk_size x b`` tensors: private.
@@ -131,7 +131,7 @@ class PerRecordProblem(ABC):
         )
 
     def evaluate_true(self, X: Tensor) -> Tensor:
-        """Return the mean loss over all records, without noise of any kind.
+        """Return the mean loss over all records, without noise.
 
         Args:
             X: A ``b x d`` tensor of candidates within the bounds.
@@ -152,18 +152,14 @@ class PerRecordProblem(ABC):
             An ``n x d`` tensor: private.
 
         Raises:
-            UnsupportedError: If the problem has no closed form of it.
+            UnsupportedError: If the problem has no closed form of its gradients.
         """
-        if not isinstance(x, Tensor) or x.shape != (self.dim,):
-            got = tuple(x.shape) if isinstance(x, Tensor) else x
-            raise InvalidArgumentError(
-                f"x must be one point, a tensor of shape ({self.dim},), got {got!r}."
-            )
+        check_tensor("x", x, (self.dim,), dtype=self.dtype, meaning="one point")
         return self._signed(self._gradients(self._check_candidates(x.unsqueeze(0))[0]))
 
     @abstractmethod
     def _loss_function(self, X: Tensor) -> RowLosses:
-        """Return a function from rows to their losses at X, to be minimized."""
+        """Return a function from records to their losses at X, without the sign."""
 
     def _gradients(self, x: Tensor) -> Tensor:
         raise UnsupportedError(
@@ -179,31 +175,35 @@ class PerRecordProblem(ABC):
         return -values if self.negate else values
 
     def _check_candidates(self, X: Tensor) -> Tensor:
-        if not isinstance(X, Tensor) or X.dim() != 2 or X.shape[-1] != self.dim:
-            got = tuple(X.shape) if isinstance(X, Tensor) else X
-            raise InvalidArgumentError(
-                f"X must be a b x {self.dim} tensor, got {got!r}."
-            )
-        if X.shape[0] == 0:
-            raise InvalidArgumentError("X must hold at least one candidate (b >= 1).")
-        if X.dtype != self.dtype or X.device != self.device:
-            raise InvalidArgumentError(
-                f"X must be {self.dtype} on {self.device}, got {X.dtype} on {X.device}."
-            )
-        if not X.isfinite().all():
-            raise InvalidArgumentError(f"X must be finite, got {X!r}.")
-        lower, upper = self.bounds
-        slack = _ROUNDING_UNITS * torch.finfo(self.dtype).eps * (upper - lower)
-        if (X.lt(lower - slack) | X.gt(upper + slack)).any():
-            raise InvalidArgumentError(
-                f"X must lie within the bounds {self.bounds.tolist()}, got "
-                f"{X.tolist()}."
-            )
-        return X.clamp(min=lower, max=upper)
+        check_tensor("X", X, ("b", self.dim), dtype=self.dtype)
+        return inside_box(X, self.bounds)
+
+
+def inside_box(X: Tensor, bounds: Tensor) -> Tensor:
+    """Return points in a ``2 x d`` box; rounding errors outside are clamped."""
+    if X.device != bounds.device:
+        raise InvalidArgumentError(f"X must be on {bounds.device}, got {X.device}.")
+    lower, upper = bounds
+    slack = _ROUNDING_UNITS * torch.finfo(bounds.dtype).eps * (upper - lower)
+    if not ((lower - slack <= X) & (upper + slack >= X)).all():
+        raise InvalidArgumentError(
+            f"X must be finite and within the bounds {bounds.tolist()}, got "
+            f"{X.tolist()}."
+        )
+    return X.clamp(min=lower, max=upper)
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype if it is float32 or float64."""
+    if dtype not in _DTYPES:
+        raise InvalidArgumentError(
+            f"dtype must be torch.float32 or torch.float64, got {dtype!r}."
+        )
+    return dtype
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """Return a generator on the CPU, so that a seed gives the same data anywhere."""
+    """Return a generator on the CPU, which gives the same data on all devices."""
     seed = check_count("seed", seed, minimum=0)
     return torch.Generator(device="cpu").manual_seed(seed)
 
@@ -223,10 +223,7 @@ def check_bounds(
     dim: int,
     default: tuple[float, float],
 ) -> Sequence[tuple[float, float]]:
-    """Return ``bounds`` if they have ``dim`` pairs, or as many of the default if None.
-
-    What the pairs are is checked by the problem.
-    """
+    """Return ``bounds`` if they have ``dim`` pairs, or default pairs if None."""
     if bounds is None:
         return [default] * dim
     if len(bounds) != dim:
@@ -234,7 +231,13 @@ def check_bounds(
     return bounds
 
 
-def _bounds_tensor(bounds: Sequence[tuple[float, float]]) -> Tensor:
+def bounds_tensor(
+    bounds: Sequence[tuple[float, float]],
+    dtype: torch.dtype,
+    device: torch.device | str | None,
+) -> Tensor:
+    """Return (lower, upper) pairs as a ``2 x d`` tensor."""
+    check_dtype(dtype)
     try:
         pairs = torch.tensor(bounds, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError):
@@ -250,4 +253,6 @@ def _bounds_tensor(bounds: Sequence[tuple[float, float]]) -> Tensor:
             "bounds must be a list of finite (lower, upper) pairs with lower < upper, "
             f"got {bounds!r}."
         )
-    return pairs.T.contiguous()
+    if device is None:
+        device = torch.get_default_device()
+    return pairs.T.contiguous().to(dtype=dtype, device=device)

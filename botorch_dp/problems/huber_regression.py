@@ -7,6 +7,7 @@ References:
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -16,16 +17,15 @@ from torch.nn.functional import huber_loss
 
 from botorch_dp._validation import check_count, check_positive
 from botorch_dp.privacy import mallows_weights
+from botorch_dp.problems._stream_losses import MALLOWS_CONSTANT
 from botorch_dp.problems.base import (
     PerRecordProblem,
+    ProblemSettings,
     RowLosses,
     check_bounds,
     normal,
     seeded_generator,
 )
-
-# The weights of the paper: min(1, 2 / ||x||^2).
-_MALLOWS_CONSTANT = 2.0
 
 
 class HuberRegression(PerRecordProblem):
@@ -43,21 +43,19 @@ class HuberRegression(PerRecordProblem):
     .. math:: \|\nabla \ell_i\| \le c \, \|x_i\| \min(1, 2 / \|x_i\|^2)
         = c \min(\|x_i\|, 2 / \|x_i\|) \le c \sqrt 2,
 
-    with equality at :math:`\|x_i\| = \sqrt 2`. The paper gives B = 1 for c = 1 as the
-    true bound; clipping at 1 keeps the guarantee but bends the gradients of records
-    with :math:`1 < \|x_i\| < 2` and large residuals.
+    with equality at :math:`\|x_i\| = \sqrt 2`. The paper states B = 1 for c = 1.
+    Clipping at 1 keeps the guarantee but changes the gradients of records with
+    :math:`1 < \|x_i\| < 2` and large residuals.
 
     The paper sets n = 100, d = 4, c = 1 and starts at 0.
 
     Args:
         num_records: The number of records n.
         dim: The number of coefficients d.
-        c: Where the Huber loss turns from quadratic to linear.
+        c: The residual at which the Huber loss changes from quadratic to linear.
         bounds: A (lower, upper) pair for each dimension; [-2, 4] by default.
-        seed: Of the records.
-        negate: Whether to flip signs.
-        dtype: Of candidates and losses.
-        device: Of candidates and losses.
+        seed: The seed of the records.
+        **settings: ``negate``, ``dtype`` and ``device`` of :class:`PerRecordProblem`.
 
     Attributes:
         gradient_bound: The bound :math:`c \sqrt 2` on the norm of a record's gradient.
@@ -79,26 +77,22 @@ class HuberRegression(PerRecordProblem):
         c: float = 1.0,
         bounds: Sequence[tuple[float, float]] | None = None,
         seed: int = 0,
-        negate: bool = False,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[ProblemSettings],
     ) -> None:
         num_records = check_count("num_records", num_records)
         dim = check_count("dim", dim)
         self.c = check_positive("c", c)
-        self.gradient_bound = self.c * math.sqrt(_MALLOWS_CONSTANT)
+        self.gradient_bound = self.c * math.sqrt(MALLOWS_CONSTANT)
         super().__init__(
             num_records=num_records,
             bounds=check_bounds(bounds, dim, default=(-2.0, 4.0)),
             transform=("identity",) * dim,
-            negate=negate,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
         generator = seeded_generator(seed)
         inputs = normal(num_records, dim, generator=generator)
         targets = inputs.sum(dim=-1) + normal(num_records, generator=generator)
-        weights = mallows_weights(inputs, constant=_MALLOWS_CONSTANT)
+        weights = mallows_weights(inputs, constant=MALLOWS_CONSTANT)
         self._inputs = inputs.to(self.bounds)  # n x d
         self._targets = targets.to(self.bounds)  # n
         self._weights = weights.to(self.bounds)  # n
@@ -122,13 +116,13 @@ class HuberRegression(PerRecordProblem):
 def _minimize(
     inputs: Tensor, targets: Tensor, weights: Tensor, c: float, bounds: Tensor
 ) -> Tensor:
-    """Return the minimizer in the box, in double precision; the problem is convex."""
+    """Return the minimizer of the convex mean loss in the box, in double precision."""
     x, y, w = inputs.numpy(), targets.numpy(), weights.numpy()
 
     def value_and_gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
         residuals = y - x @ theta
         slopes = np.clip(residuals, -c, c)
-        # r^2 / 2 within c and c |r| - c^2 / 2 beyond, in one expression.
+        # Equals r^2 / 2 for |r| <= c, and c |r| - c^2 / 2 otherwise.
         values = slopes * (residuals - slopes / 2)
         return (w @ values) / len(y), -(w * slopes) @ x / len(y)
 

@@ -6,7 +6,7 @@ References:
 """
 
 import math
-from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from botorch.exceptions import UnsupportedError
@@ -16,11 +16,14 @@ from torch import Tensor
 from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.problems._stream_losses import huber_gradients, huber_losses
-from botorch_dp.problems.stream_regression import RegressionStream
+from botorch_dp.problems.stream_regression import (
+    RegressionSettings,
+    RegressionStream,
+)
 from botorch_dp.problems.streams import Record
 
 _DRIFTS = ("abrupt", "smooth")
-# Appendix D.3: three regimes, or a straight path from the first to the last.
+# Appendix D.3: three regimes, or a straight path from the first to the last one.
 _REGIMES = (
     (1.0, 2.0, 1.0, 0.0, 0.0),
     (0.0, -1.0, -2.0, -1.0, 0.0),
@@ -49,25 +52,20 @@ class LinearStream(RegressionStream):
 
     **Drift** (appendix D.3, p = 5): ``"abrupt"`` switches between (1, 2, 1, 0, 0),
     (0, -1, -2, -1, 0) and (0, 0, 1, 2, 1) after one and two thirds of the T steps;
-    ``"smooth"`` goes from the first to the last of them on a straight line,
+    ``"smooth"`` moves from the first to the last of them on a straight line,
     :math:`\theta_t = (1 - a_t) \theta_1 + a_t \theta_T` with
-    :math:`a_t = (t - 1) / (T - 1)`. There is then no ``optimal_x``, but
-    :meth:`optimal_x_at` every step.
+    :math:`a_t = (t - 1) / (T - 1)`. Then ``optimal_x`` is None; use
+    :meth:`optimal_x_at`.
 
     The paper sets p = 2, 5 and 20, c = 1, and T = 20,000.
 
     Args:
         dim: The number of parameters p.
-        c: Where the Huber loss turns from quadratic to linear.
-        theta: The true parameters, p numbers; ones if None.
-        drift: ``"abrupt"``, ``"smooth"`` or None.
-        mallows: Whether losses are weighted.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are: T, which drift needs; as many as are asked
-            for if None.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        c: The residual at which the Huber loss changes from quadratic to linear.
+        drift: ``"abrupt"``, ``"smooth"`` or None. It needs ``num_steps`` and p = 5, and
+            sets ``theta``.
+        **settings: ``theta``, ``mallows``, ``seed``, ``num_replications``,
+            ``num_steps``, ``dtype`` and ``device`` of :class:`RegressionStream`.
 
     Attributes:
         gradient_bound: :math:`c \sqrt 2` with weights, None without.
@@ -89,30 +87,14 @@ class LinearStream(RegressionStream):
         dim: int = 5,
         *,
         c: float = 1.0,
-        theta: Sequence[float] | Tensor | None = None,
         drift: str | None = None,
-        mallows: bool = True,
-        seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[RegressionSettings],
     ) -> None:
-        super().__init__(
-            dim,
-            c=c,
-            theta=theta,
-            initial_x=None,
-            mallows=mallows,
-            seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(dim, c=c, **settings)
         self.drift = drift
         if drift is not None:
             check_choice("drift", drift, _DRIFTS)
+            theta, num_steps = settings.get("theta"), self.num_steps
             if self.dim != _DRIFT_DIM or theta is not None:
                 raise InvalidArgumentError(
                     f"drift={drift!r} sets the parameters: pass dim={_DRIFT_DIM} and "
@@ -141,7 +123,7 @@ class LinearStream(RegressionStream):
         assert self.num_steps is not None
         steps = torch.arange(first_step, first_step + length, device="cpu")
         if self.drift == "abrupt":
-            # Of 1 <= t <= T/3 < t <= 2T/3 < t <= T, without rounding.
+            # The third of t in 1 <= t <= T/3 < t <= 2T/3 < t <= T, without rounding.
             thirds = (3 * steps - 1).div(self.num_steps, rounding_mode="floor")
             return self._regimes[thirds.clamp(max=len(_REGIMES) - 1)]
         progress = (steps.double() - 1).unsqueeze(-1) / (self.num_steps - 1)
@@ -165,7 +147,7 @@ class LinearStream(RegressionStream):
     def _asymptotics(self) -> tuple[Tensor, Tensor]:
         if self.drift is not None:
             raise UnsupportedError(
-                "A drifting optimum has no asymptotic variance: pass drift=None."
+                "A drifting optimum has no asymptotic variance; pass drift=None."
             )
         within = float(2 * ndtr(self.c) - 1)
         density = math.exp(-(self.c**2) / 2) / math.sqrt(2 * math.pi)

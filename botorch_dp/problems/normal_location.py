@@ -6,13 +6,14 @@ References:
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
-import torch
 from torch import Tensor
 
 from botorch_dp._validation import check_count
 from botorch_dp.problems.base import (
     PerRecordProblem,
+    ProblemSettings,
     RowLosses,
     check_bounds,
     normal,
@@ -28,19 +29,17 @@ class NormalLocation(PerRecordProblem):
     .. math:: \ell_i(\theta) = \tfrac12 \|x_i - \theta\|^2, \qquad
         \nabla \ell_i(\theta) = \theta - x_i,
 
-    up to a constant the negative log-likelihood. The optimum is the mean of the
-    records, or the nearest point of the box. The paper sets n = 50, d = 5, m = 1 and
-    starts at 0; it states no box, which its polynomial kernel needs.
+    the negative log-likelihood up to a constant. The optimum is the mean of the records
+    or the nearest point of the box. The paper sets n = 50, d = 5, m = 1 and starts at
+    0. It does not state a box, although its polynomial kernel needs one.
 
     Args:
         num_records: The number of records n.
         dim: The number of dimensions d.
         mean: The mean m of every coordinate.
         bounds: A (lower, upper) pair for each dimension; [-2, 4] by default.
-        seed: Of the records.
-        negate: Whether to flip signs.
-        dtype: Of candidates and losses.
-        device: Of candidates and losses.
+        seed: The seed of the records.
+        **settings: ``negate``, ``dtype`` and ``device`` of :class:`PerRecordProblem`.
 
     Example:
         >>> problem = NormalLocation()
@@ -58,9 +57,7 @@ class NormalLocation(PerRecordProblem):
         mean: float = 1.0,
         bounds: Sequence[tuple[float, float]] | None = None,
         seed: int = 0,
-        negate: bool = False,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        **settings: Unpack[ProblemSettings],
     ) -> None:
         num_records = check_count("num_records", num_records)
         dim = check_count("dim", dim)
@@ -68,14 +65,12 @@ class NormalLocation(PerRecordProblem):
             num_records=num_records,
             bounds=check_bounds(bounds, dim, default=(-2.0, 4.0)),
             transform=("identity",) * dim,
-            negate=negate,
-            dtype=dtype,
-            device=device,
+            **settings,
         )
         generator = seeded_generator(seed)
         records = mean + normal(num_records, dim, generator=generator)
         self._records = records.to(self.bounds)  # n x d
-        # The loss is isotropic: the optimum in the box is the projection of the mean.
+        # The loss is isotropic, so the optimum in the box is the projected mean.
         self._set_optimum(self._records.mean(dim=0).clamp(*self.bounds))
 
     def _loss_function(self, X: Tensor) -> RowLosses:

@@ -1,4 +1,4 @@
-r"""How well a parameter can be estimated from a stream at best.
+r"""The smallest asymptotic error of a parameter estimated from a stream.
 
 The average of T iterates of stochastic gradient descent with noise of variance
 :math:`s^2` on each gradient is asymptotically normal around the minimizer [Polyak1992]_
@@ -7,9 +7,9 @@ with covariance
 .. math:: H^{-1} (S + s^2 I) H^{-1} / T, \qquad
     H = E\,\nabla^2 \ell(\theta^*), \quad S = E\,\nabla \ell \nabla \ell^\top(\theta^*).
 
-For weighted losses of a linear predictor and standard normal covariates, H and S are of
-the form :math:`E\,[g(\|x\|^2)\, h(x^\top \theta^*)\, x x^\top]`, which is computed here
-by quadrature in polar coordinates.
+For weighted losses of a linear predictor and standard normal covariates, H and S have
+the form :math:`E\,[g(\|x\|^2)\, h(x^\top \theta^*)\, x x^\top]`, which this module
+computes by quadrature in polar coordinates.
 
 References:
     .. [Polyak1992] B. T. Polyak and A. B. Juditsky. Acceleration of Stochastic
@@ -31,19 +31,19 @@ from botorch_dp.problems._stream_losses import MALLOWS_CONSTANT
 Array = npt.NDArray[np.float64]
 
 _NUM_NODES = 400
-# The chance that a standard normal vector is longer than sqrt(p) + 12 is below 1e-31.
+# A standard normal vector is longer than sqrt(p) + 12 with probability below 1e-31.
 _TAIL = 12.0
 
 
 def variance_floor(
     hessian: Tensor, covariance: Tensor, noise_std: float, num_steps: int
 ) -> float:
-    r"""Return the least mean squared error per coordinate of an averaged estimate.
+    r"""Return the smallest mean squared error per coordinate of an averaged estimate.
 
-    It is :math:`\mathrm{tr}(H^{-1} (S + s^2 I) H^{-1}) / (p T)`, which the average of
-    stochastic gradient steps reaches and no choice of steps beats asymptotically. It
-    can be far off while T is small, and it is about the gradients of these H and S:
-    clipping that bends them, with less noise, has a floor of its own and a bias.
+    It is :math:`\mathrm{tr}(H^{-1} (S + s^2 I) H^{-1}) / (p T)`. The average of
+    stochastic gradient steps reaches it, and no choice of steps has a smaller error
+    asymptotically. It can be far off for small T. Gradients that are changed by
+    clipping, with less noise, have another floor and a bias.
 
     Args:
         hessian: The ``p x p`` Hessian H of the expected loss at the optimum.
@@ -116,7 +116,7 @@ def mean_outer_product(
     along = float((joint * cosines**2).sum())
     across = float((joint * (1 - cosines**2)).sum()) / max(dim - 1, 1)
     eye = torch.eye(dim, dtype=theta.dtype, device=theta.device)
-    if length == 0.0:  # no direction, and the two are the same
+    if length == 0.0:  # no direction: along and across are equal
         return along * eye
     direction = theta / length
     return across * eye + (along - across) * torch.outer(direction, direction)
@@ -124,7 +124,7 @@ def mean_outer_product(
 
 def _radial_rule(dim: int) -> tuple[Array, Array]:
     """Return squared lengths of a standard normal vector and their probabilities."""
-    # In two pieces, as the Mallows weight has a kink.
+    # Two pieces, because the Mallows weight has a kink.
     kink = math.sqrt(MALLOWS_CONSTANT)
     nodes, weights = np.polynomial.legendre.leggauss(_NUM_NODES)
     pieces = [(0.0, kink), (kink, kink + math.sqrt(dim) + _TAIL)]

@@ -11,6 +11,7 @@ References:
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from botorch_dp.problems.stream_asymptotics import (
 from botorch_dp.problems.streams import (
     Record,
     StreamProblem,
+    StreamSettings,
     check_seed,
     chunk_normals,
 )
@@ -44,30 +46,36 @@ from botorch_dp.problems.streams import (
 _RELU_START = 0.1
 
 
-class RegressionStream(StreamProblem):
-    r"""What the three models share: covariates :math:`x_t \sim N(0, I)` and weights.
+class RegressionSettings(StreamSettings, total=False):
+    """Keyword arguments that models pass on to :class:`RegressionStream`."""
 
-    The Mallows weight :math:`w_t = \min(1, 2 / \|x_t\|^2)` bounds a user's gradient: a
-    loss whose derivative by the linear predictor is at most c in size has
+    theta: Sequence[float] | Tensor | None
+    mallows: bool
+    seed: int
+
+
+class RegressionStream(StreamProblem):
+    r"""The base class of three models with covariates :math:`x_t \sim N(0, I)`.
+
+    The Mallows weight :math:`w_t = \min(1, 2 / \|x_t\|^2)` bounds a user's gradient. If
+    the derivative of the loss by the linear predictor is at most c in absolute value,
 
     .. math:: \|\nabla \ell_t\| \le c\, w_t \|x_t\|
         = c \min(\|x_t\|, 2 / \|x_t\|) \le c \sqrt 2.
 
-    As the weight does not depend on the response, the expected loss is still minimal
-    at :math:`\theta^*`. Clipping instead moves the minimizer; ``mallows=False`` is
-    there for that comparison (Table 12 of the paper).
+    The weight does not depend on the response, so the expected loss is still minimal at
+    :math:`\theta^*`. Clipping would move the minimizer; ``mallows=False`` allows that
+    comparison (Table 12 of the paper).
 
     Args:
         dim: The number of parameters p.
         c: The bound c above.
-        theta: The true parameters, p numbers; ones if None.
+        theta: The p true parameters; ones if None.
         initial_x: A public point to start from, a ``p`` tensor; zero if None.
         mallows: Whether losses are weighted.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        seed: The seed of the records.
+        **settings: ``num_replications``, ``num_steps``, ``dtype`` and ``device`` of
+            :class:`StreamProblem`.
 
     Attributes:
         gradient_bound: :math:`c \sqrt 2` with weights, None without.
@@ -77,15 +85,12 @@ class RegressionStream(StreamProblem):
         self,
         dim: int,
         *,
-        c: float,
-        theta: Sequence[float] | Tensor | None,
-        initial_x: Tensor | None,
-        mallows: bool,
-        seed: int,
-        num_replications: int,
-        num_steps: int | None,
-        dtype: torch.dtype,
-        device: torch.device | str | None,
+        c: float = 1.0,
+        theta: Sequence[float] | Tensor | None = None,
+        initial_x: Tensor | None = None,
+        mallows: bool = True,
+        seed: int = 0,
+        **settings: Unpack[StreamSettings],
     ) -> None:
         dim = check_count("dim", dim)
         values = torch.ones(dim, dtype=torch.float64, device="cpu")
@@ -95,30 +100,21 @@ class RegressionStream(StreamProblem):
             raise InvalidArgumentError(
                 f"theta must be dim = {dim} finite numbers, got {theta!r}."
             )
-        super().__init__(
-            dim,
-            num_replications=num_replications,
-            initial_x=initial_x,
-            optimal_x=values,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(dim, initial_x=initial_x, optimal_x=values, **settings)
         self.seed = check_seed(seed)
         self.c = check_positive("c", c)
         self.mallows = bool(mallows)
         if self.mallows:
             self.gradient_bound = self.c * math.sqrt(MALLOWS_CONSTANT)
-        # On the CPU in double precision, where records are made.
+        # Records are generated on the CPU in double precision.
         self._theta = values
 
     def asymptotics(self) -> tuple[Tensor, Tensor]:
         r"""Return the matrices of the asymptotic variance at the optimum.
 
-        They are exact to about ten digits: closed forms but for the law of the norm of
-        :math:`x_t` and, in the logistic model, its angle to :math:`\theta^*`, over
-        which quadrature is taken. See
-        :func:`botorch_dp.problems.stream_asymptotics.variance_floor`.
+        They are exact to about ten digits: closed forms, with quadrature over the norm
+        of :math:`x_t` and, in the logistic model, over its angle to :math:`\theta^*`.
+        See :func:`botorch_dp.problems.stream_asymptotics.variance_floor`.
 
         Returns:
             The Hessian :math:`H = E\,\nabla^2 \ell(\theta^*)` of the expected loss and
@@ -169,8 +165,8 @@ class LogisticStream(RegressionStream):
     .. math:: \ell_t(\theta) = w_t \log(1 + \exp(-y_t x_t^\top \theta)), \qquad
         \nabla \ell_t(\theta) = -w_t\, \frac{y_t x_t}{1 + \exp(y_t x_t^\top \theta)}.
 
-    The paper prints the cross entropy of labels 0 and 1 for labels that are -1 and 1,
-    with which it has no minimum: a misprint.
+    The paper prints the cross entropy for labels 0 and 1, but its labels are -1 and 1,
+    for which that loss has no minimum. This must be a misprint.
 
     **The gradient's bound** is :math:`\sqrt 2`, as the derivative of
     :math:`\log(1 + e^{-u})` lies between -1 and 0.
@@ -183,13 +179,8 @@ class LogisticStream(RegressionStream):
 
     Args:
         dim: The number of parameters p.
-        theta: The true parameters, p numbers; ones if None.
-        mallows: Whether losses are weighted.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        **settings: ``theta``, ``mallows``, ``seed``, ``num_replications``,
+            ``num_steps``, ``dtype`` and ``device`` of :class:`RegressionStream`.
 
     Attributes:
         gradient_bound: :math:`\sqrt 2` with weights, None without.
@@ -200,30 +191,8 @@ class LogisticStream(RegressionStream):
         tensor([[True]])
     """
 
-    def __init__(
-        self,
-        dim: int = 5,
-        *,
-        theta: Sequence[float] | Tensor | None = None,
-        mallows: bool = True,
-        seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(
-            dim,
-            c=1.0,
-            theta=theta,
-            initial_x=None,
-            mallows=mallows,
-            seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
-        )
+    def __init__(self, dim: int = 5, **settings: Unpack[RegressionSettings]) -> None:
+        super().__init__(dim, c=1.0, **settings)
 
     def _responses(self, predictors: Tensor, noise: Tensor) -> Tensor:
         uniform = torch.special.ndtr(noise)
@@ -265,26 +234,22 @@ class ReLUStream(RegressionStream):
     **The gradient's bound** is :math:`c \sqrt 2`, as :math:`|\rho_c'| \le c`.
 
     **The start** is 0.1 in the first coordinate and 0 in the others. At zero the
-    subgradient is zero for every user, and descent would never move. Any other start
-    does; this one is as near as that of the other models and, unlike a start on the
-    diagonal, does not have the direction of the true parameters.
+    subgradient is zero for every user, so descent would never move. This start is
+    almost as near as that of the other models and, unlike a start on the diagonal, does
+    not have the direction of the true parameters.
 
     **Asymptotics**: at the optimum all residuals are zero, so that
 
     .. math:: H = \tfrac12 E[w x x^\top], \qquad S = 0.
 
-    Without noise for privacy, errors thus fall faster than 1/T.
+    Without noise for privacy, errors therefore decrease faster than 1/T.
 
     Args:
         dim: The number of parameters p.
-        c: Where the Huber loss turns from quadratic to linear.
-        theta: The true parameters, p numbers, not all zero; ones if None.
-        mallows: Whether losses are weighted.
-        seed: Of the records.
-        num_replications: The number of replications R.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: Of points and losses.
-        device: Of points and losses.
+        c: The residual at which the Huber loss changes from quadratic to linear.
+        **settings: ``theta`` (not all zero), ``mallows``, ``seed``,
+            ``num_replications``, ``num_steps``, ``dtype`` and ``device`` of
+            :class:`RegressionStream`.
 
     Attributes:
         gradient_bound: :math:`c \sqrt 2` with weights, None without.
@@ -298,35 +263,17 @@ class ReLUStream(RegressionStream):
     """
 
     def __init__(
-        self,
-        dim: int = 5,
-        *,
-        c: float = 1.0,
-        theta: Sequence[float] | Tensor | None = None,
-        mallows: bool = True,
-        seed: int = 0,
-        num_replications: int = 1,
-        num_steps: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        self, dim: int = 5, *, c: float = 1.0, **settings: Unpack[RegressionSettings]
     ) -> None:
-        start = torch.zeros(check_count("dim", dim), dtype=torch.float64, device=device)
-        start[0] = _RELU_START
-        super().__init__(
-            dim,
-            c=c,
-            theta=theta,
-            initial_x=start,
-            mallows=mallows,
-            seed=seed,
-            num_replications=num_replications,
-            num_steps=num_steps,
-            dtype=dtype,
-            device=device,
+        start = torch.zeros(
+            check_count("dim", dim), dtype=torch.float64, device=settings.get("device")
         )
+        start[0] = _RELU_START
+        super().__init__(dim, c=c, initial_x=start, **settings)
         if not self._theta.any():
             raise InvalidArgumentError(
-                f"theta must not be zero, where the loss has a kink, got {theta!r}."
+                "theta must not be zero, where the loss has a kink, got "
+                f"{settings.get('theta')!r}."
             )
 
     def _responses(self, predictors: Tensor, noise: Tensor) -> Tensor:

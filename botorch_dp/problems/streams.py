@@ -1,33 +1,43 @@
-"""What every stream has: one user a step, who holds one private record.
+"""The base class of streams: one user per step, who has one private record.
 
 In local privacy there is no curator. A user arrives, evaluates its own loss at public
-points, sends what its mechanism releases, and leaves. A stream plays the users of many
-independent replications of an experiment at once: whatever it returns is a batch over
-replications, and private.
+points, sends the release of its mechanism, and leaves. A stream plays the users of many
+independent replications of an experiment at once. Everything that it returns is a batch
+over replications, and private.
 
-Records are made when they are asked for and then forgotten, so that a stream of a
-million users takes no more memory than one of a thousand.
+Records are generated on demand and then dropped, so that a stream of a million users
+needs no more memory than one of a thousand.
 """
 
 from abc import ABC, abstractmethod
+from typing import TypedDict
 
 import numpy as np
 import torch
 from botorch.exceptions import UnsupportedError
 from torch import Tensor
 
-from botorch_dp._validation import check_count
+from botorch_dp._validation import check_count, describe
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.problems.base import check_dtype
 
 # The private record of one step: tensors whose first dimension is the replication.
 Record = tuple[Tensor, ...]
 
-_DTYPES = (torch.float32, torch.float64)
 _WORD = 2**64
 
 
+class StreamSettings(TypedDict, total=False):
+    """Keyword arguments that streams pass on to :class:`StreamProblem`."""
+
+    num_replications: int
+    num_steps: int | None
+    dtype: torch.dtype
+    device: torch.device | str | None
+
+
 class StreamProblem(ABC):
-    """A function to be minimized that is an expectation over arriving users.
+    """A function to minimize that is an expectation over arriving users.
 
     A subclass implements :meth:`_chunk`, :meth:`_losses` and :meth:`_gradients`.
 
@@ -36,24 +46,17 @@ class StreamProblem(ABC):
         num_replications: The number of independent replications R.
         initial_x: A public point to start from, a ``p`` tensor; zero if None.
         optimal_x: The minimizer of the expected loss, a ``p`` tensor, if known.
-        num_steps: How many users there are; as many as are asked for if None.
-        dtype: ``torch.float32`` or ``torch.float64``, of points and losses.
+        num_steps: The number of users; unlimited if None.
+        dtype: The dtype of points and losses, ``torch.float32`` or ``torch.float64``.
         device: The device of points and losses; torch's default if None.
 
     Attributes:
-        dim: The number of parameters p.
-        num_replications: The number of replications R.
-        num_steps: The number of users, or None.
-        dtype: The dtype of points and losses.
-        device: The device of points and losses.
-        initial_x: A public point to start from, a ``p`` tensor.
-        optimal_x: The minimizer of the expected loss, a ``p`` tensor, or None where it
-            is unknown or moves.
-        gradient_bound: A bound on the norm of every user's gradient anywhere, up to
-            rounding, or None where there is none.
+        optimal_x: The minimizer, or None if it is unknown or moves.
+        gradient_bound: A bound on the norm of every user's gradient at any point, up to
+            rounding, or None if there is none.
     """
 
-    # How many steps are made at a time.
+    # The number of steps generated at a time.
     chunk_size = 512
 
     def __init__(
@@ -67,10 +70,7 @@ class StreamProblem(ABC):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise InvalidArgumentError(
-                f"dtype must be torch.float32 or torch.float64, got {dtype!r}."
-            )
+        self.dtype = check_dtype(dtype)
         self.dim = check_count("dim", dim)
         self.num_replications = check_count("num_replications", num_replications)
         if num_steps is not None:
@@ -80,7 +80,6 @@ class StreamProblem(ABC):
             device = torch.get_default_device()
         if initial_x is None:
             initial_x = torch.zeros(self.dim, dtype=dtype, device=device)
-        self.dtype = dtype
         self.initial_x = initial_x.to(dtype=dtype, device=device)
         self.device = self.initial_x.device
         self.optimal_x = None if optimal_x is None else optimal_x.to(self.initial_x)
@@ -92,8 +91,7 @@ class StreamProblem(ABC):
         """Return the loss of one step's user at its points.
 
         Args:
-            step: The step, from 1. Steps can be asked for in any order, and as often
-                as wanted; in the order of time is fastest.
+            step: The step, from 1. Any order works; ascending order is fastest.
             X: An ``R x M x p`` tensor of points, M for each replication, or ``M x p``
                 for the same points in all of them.
 
@@ -120,15 +118,15 @@ class StreamProblem(ABC):
     def gradients(self, step: int, x: Tensor) -> Tensor:
         """Return the gradient of the loss of one step's user at one point.
 
-        Where the loss has a kink, it is one of its subgradients.
+        At a kink of the loss, it is a subgradient.
 
         Args:
             step: The step, from 1.
-            x: An ``R x p`` tensor, one point for each replication; a ``p`` tensor will
-                do if there is one.
+            x: An ``R x p`` tensor with one point for each replication, or a ``p``
+                tensor if there is one replication.
 
         Returns:
-            A tensor like x; private.
+            A tensor like x: private.
         """
         gradients = self._gradients(self._record(step), self._check_point(x))
         return gradients.squeeze(0) if x.dim() == 1 else gradients
@@ -139,17 +137,14 @@ class StreamProblem(ABC):
         Args:
             step: The step, from 1.
 
-        Returns:
-            A ``p`` tensor.
-
         Raises:
-            UnsupportedError: If it is not known.
+            UnsupportedError: If the minimizer is unknown.
         """
         self._check_step(step)
         if self.optimal_x is None:
             raise UnsupportedError(
-                f"{type(self).__name__} does not know its optimum: measure what its "
-                "parameters are worth instead, e.g. by their predictions."
+                f"{type(self).__name__} does not know its optimum. Measure its "
+                "parameters in another way, e.g. by their predictions."
             )
         return self.optimal_x
 
@@ -157,9 +152,8 @@ class StreamProblem(ABC):
     def _chunk(self, number: int) -> Record:
         """Return the records of the steps after ``number * chunk_size``.
 
-        Returns:
-            Tensors of shape ``chunk_size x R x ...`` that are the same whenever they
-            are asked for. Steps after the last one may be there or not.
+        They are tensors of shape ``chunk_size x R x ...``, the same in every call, and
+        may include steps after the last one.
         """
 
     @abstractmethod
@@ -176,7 +170,7 @@ class StreamProblem(ABC):
         index = step - self._first_step
         if not 0 <= index < len(self._records):
             number = (self._check_step(step) - 1) // self.chunk_size
-            # Split once a chunk: a list is read ten times as fast as a tensor's row.
+            # Reading a list is ten times as fast as indexing a tensor.
             parts = [part.unbind(0) for part in self._chunk(number)]
             records = list(zip(*parts, strict=True))
             self._first_step = number * self.chunk_size + 1
@@ -210,11 +204,9 @@ class StreamProblem(ABC):
         sizes = f"{self.num_replications} x {self.dim}"
         if name == "X":
             sizes = f"{self.num_replications} x M x {self.dim} or M x {self.dim}"
-        got = repr(value)
-        if isinstance(value, Tensor):
-            got = f"{value.dtype} of shape {tuple(value.shape)}"
         return InvalidArgumentError(
-            f"{name} must be a {self.dtype} tensor of shape {sizes}, got {got}."
+            f"{name} must be a {self.dtype} tensor of shape {sizes}, got "
+            f"{describe(value)}."
         )
 
 
@@ -227,15 +219,11 @@ def check_seed(seed: int) -> int:
 
 
 def numbered_generator(seed: int, number: int) -> np.random.Generator:
-    """Return generator ``number`` of a family that ``seed`` names.
+    """Return generator ``number`` of the family of ``seed``, both below 2^64.
 
-    Each pair is the 128-bit key of a counter-based generator, so that no two pairs
-    share a sequence, and none is shared with a torch generator. (The latter, on the
-    CPU, tells only 2^32 seeds apart: hashed pairs would collide.)
-
-    Args:
-        seed: Below 2^64.
-        number: Below 2^64.
+    Each pair is the 128-bit key of a counter-based generator, so no two pairs share a
+    sequence. (A torch generator on the CPU only distinguishes 2^32 seeds, so hashed
+    pairs would collide.)
     """
     return np.random.Generator(np.random.Philox(key=seed * _WORD + number))
 
@@ -245,17 +233,17 @@ def chunk_normals(
 ) -> Tensor:
     """Draw the standard normal numbers of a chunk, in double precision on the CPU.
 
-    What a replication gets does not depend on how many there are.
+    The numbers of a replication do not depend on the number of replications.
 
     Args:
-        seed: Of the stream.
-        number: Of the chunk.
-        num_replications: The number of replications R.
-        num_steps: The number of steps C of the chunk.
-        size: How many numbers a record takes.
+        seed: The seed of the stream.
+        number: The index of the chunk.
+        num_replications: The number of replications.
+        num_steps: The number of steps of the chunk.
+        size: The number of draws for one record.
 
     Returns:
-        A ``C x R x size`` tensor.
+        A ``num_steps x num_replications x size`` tensor.
     """
     generator = numbered_generator(seed, number)
     draws = generator.standard_normal((num_replications, num_steps, size))

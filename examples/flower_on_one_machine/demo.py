@@ -1,4 +1,4 @@
-"""Agents' functions for the loopback demonstration: similar peaks, none the same."""
+"""The agents' score functions: their peaks are similar, but not the same."""
 
 import math
 
@@ -10,7 +10,7 @@ def score(agent: int, points: Tensor) -> Tensor:
     """Return an agent's scores: a peak near (0.62, 0.38), and ripples.
 
     Args:
-        agent: The agent's number, which moves its peak a little.
+        agent: The index of the agent, which moves its peak a little.
         points: A ``k x D`` tensor in the unit cube.
 
     Example:

@@ -1,7 +1,7 @@
-"""Certificates and keys for a try on one machine.
+"""Certificates and keys for a federation on one machine.
 
-An operator takes the server's certificate from an authority that agents trust; here
-one is made up. Supernodes' keys are made the same way for a real deployment.
+In a real deployment an authority that the agents trust issues the server's certificate.
+The keys of supernodes are made in the same way.
 """
 
 import datetime
@@ -82,7 +82,7 @@ def write_certificates(folder: Path) -> None:
 
 
 def write_node_key(path: Path) -> Path:
-    """Write a supernode's private key, and beside it the public one (``.pub``)."""
+    """Write a supernode's private key, and the public one next to it (``.pub``)."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(
         path,

@@ -1,8 +1,8 @@
-"""A superlink and supernodes on one machine, in processes of their own.
+"""A superlink and supernodes on one machine, each in its own process.
 
-All of them listen on 127.0.0.1 only, write to one folder only, which only its owner can
-read, and report nothing to anyone: Flower's telemetry and its search for updates are
-off. The superlink has its database in memory.
+They listen on 127.0.0.1 only, and write to one folder only, which only its owner can
+read. Flower's telemetry and its update check are off. The superlink keeps its database
+in memory.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 
 from botorch_dp.integrations.flower.app_folder import write_app
 from botorch_dp.integrations.flower.node_keys import key_file
-from botorch_dp.integrations.flower.private_files import private_folder, private_umask
+from botorch_dp.integrations.flower.private_files import UMASK, private_folder
 from botorch_dp.integrations.flower.settings import DeploymentSettings
 from examples.flower_on_one_machine.keys import write_certificates, write_node_key
 from examples.flower_on_one_machine.processes import (
@@ -28,8 +28,10 @@ from examples.flower_on_one_machine.processes import (
     wait_for_port,
 )
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _CONNECTION = "loopback"
-# Whole lines that the server wrote itself: what agents say is inside of others.
+# These match whole lines, which the server wrote itself: text of agents is always
+# inside a longer line.
 _LINE = r"^[0-9-]+ [0-9:,]+ "
 _SECONDS = re.compile(rf"{_LINE}round took ([0-9.]+) seconds$", re.MULTILINE)
 _OVER = re.compile(rf"{_LINE}all rounds are over$", re.MULTILINE)
@@ -41,13 +43,13 @@ _QUIET = {
 
 
 class Loopback:
-    """A superlink, and supernodes that talk to it.
+    """A superlink and its supernodes.
 
     Args:
-        folder: For everything that is written.
-        settings: How to run the federation.
-        processes: Starts and ends what is needed.
-        tls: Whether to encrypt, and let only known supernodes in.
+        folder: The folder for all files.
+        settings: The settings of the federation.
+        processes: Starts and ends the processes.
+        tls: Whether to encrypt connections and admit only known supernodes.
     """
 
     def __init__(
@@ -72,28 +74,28 @@ class Loopback:
 
     @property
     def address(self) -> str:
-        """Where the superlink listens."""
+        """The address of the superlink."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def door(self) -> str:
-        """Where agents are let in: with TLS through a gateway."""
+        """The address for agents: with TLS, that of the gateway."""
         return f"127.0.0.1:{self._door if self.tls else self._port}"
 
     def agent_folder(self, agent: int) -> Path:
-        """Return where an agent keeps its state: private to it."""
+        """Return the folder of an agent's state, which is private to the agent."""
         return self.folder / f"agent-{agent}"
 
     @property
     def keys(self) -> Path:
-        """Return where the operator keeps the agents' public keys."""
+        """The folder of the agents' public keys."""
         return self.folder / "keys"
 
     def _node_key(self, agent: int) -> Path:
         return self.agent_folder(agent) / "node.key"
 
     def _write_keys(self) -> None:
-        """Make a key for each agent, and give the public one to the operator."""
+        """Make a key for each agent, and copy the public one for the operator."""
         private_folder(self.keys)
         for agent in range(self.num_agents):
             if not self._node_key(agent).exists():
@@ -162,7 +164,7 @@ class Loopback:
         wait_for_port(self._door)
 
     def start_agent(self, agent: int) -> None:
-        """Start an agent's supernode, known to the superlink if that asks for it."""
+        """Start an agent's supernode, registered with the superlink if needed."""
         trust = ["--insecure"]
         if self.tls:
             key = self._node_key(agent)
@@ -195,7 +197,7 @@ class Loopback:
         )
 
     def kill_agent(self, agent: int) -> None:
-        """Kill an agent's supernode, as a power cut would."""
+        """Kill an agent's supernode without warning."""
         self._processes.kill(f"agent-{agent}")
 
     def submit(self) -> None:
@@ -205,7 +207,7 @@ class Loopback:
         self._run = str(json.loads(printed[printed.index("{") :])["run-id"])
 
     def private_seconds(self) -> list[float]:
-        """Return how long rounds took so far."""
+        """Return how many seconds each round took."""
         return private_seconds(self._private_log())
 
     def _private_log(self) -> str:
@@ -225,9 +227,9 @@ class Loopback:
             time.sleep(0.2)
 
     def finish(self, *, timeout: float) -> dict[str, Any]:
-        """Wait for the end of the run, and return what Flower says of it."""
+        """Wait for the end of the run, and return its status."""
         deadline = time.monotonic() + timeout
-        # Asking Flower takes seconds of the time that agents need.
+        # Asking Flower takes seconds of processor time that agents need.
         while not is_over(self._private_log()) and time.monotonic() < deadline:
             time.sleep(0.2)
         while True:
@@ -240,7 +242,7 @@ class Loopback:
             time.sleep(1.0)
 
     def status(self) -> dict[str, Any]:
-        """Return what Flower says of the run."""
+        """Return Flower's status of the run."""
         printed = self._flwr(
             "list", _CONNECTION, "--run-id", self._run, "--format", "json"
         )
@@ -264,21 +266,23 @@ class Loopback:
 def loopback(
     folder: Path, settings: DeploymentSettings, *, tls: bool = False
 ) -> Iterator[Loopback]:
-    """Start superlink and agents; end all of it on the way out.
+    """Start superlink and agents, and end them on exit.
 
     Args:
-        folder: For everything that is written; it exists.
-        settings: How to run the federation.
-        tls: Whether to encrypt, and let only known supernodes in.
+        folder: The folder for all files, which exists.
+        settings: The settings of the federation.
+        tls: Whether to encrypt connections and admit only known supernodes.
     """
     environment = {
         **os.environ,
         **_QUIET,
         "FLWR_HOME": str(folder / "flower"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": _joined(Path(sys.executable).parent, os.environ["PATH"]),
+        # Agents import their score function from this repository.
+        "PYTHONPATH": _joined(_REPOSITORY, os.environ.get("PYTHONPATH", "")),
     }
     with (
-        private_umask(),
+        _private_umask(),
         Processes(folder, environment, mark="FLWR_HOME") as processes,
     ):
         whole = Loopback(folder, settings, processes, tls=tls)
@@ -289,13 +293,27 @@ def loopback(
 
 
 def private_seconds(private_log: str) -> list[float]:
-    """Return how long rounds took, from the lines that the server wrote itself."""
+    """Return the seconds of each round from the lines that the server wrote itself."""
     return [float(found) for found in _SECONDS.findall(private_log)]
 
 
 def is_over(private_log: str) -> bool:
     """Return whether the server wrote that all rounds are over."""
     return _OVER.search(private_log) is not None
+
+
+@contextmanager
+def _private_umask() -> Iterator[None]:
+    """Let only the owner read what this process writes inside the context."""
+    before = os.umask(UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _joined(first: Path, others: str) -> str:
+    return f"{first}{os.pathsep}{others}" if others else str(first)
 
 
 def _tool(name: str) -> str:

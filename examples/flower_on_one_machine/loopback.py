@@ -1,10 +1,9 @@
-"""A whole federation on one machine.
+"""Run a whole federation on one machine.
 
-Run it with ``python -m examples.flower_on_one_machine.loopback``.
-
-Starts a Flower superlink and a supernode for every agent, all on 127.0.0.1, submits the
-app, waits, shows what came out and ends everything it started. Nothing is written
-outside a temporary folder, or the one given by ``--output``.
+Run it with ``python -m examples.flower_on_one_machine.loopback`` in a clone of the
+repository. It starts a Flower superlink and a supernode for every agent, all on
+127.0.0.1, submits the app, waits, prints the results and ends everything that it
+started. It writes to a temporary folder only, or to the one given by ``--output``.
 """
 
 import argparse
@@ -68,25 +67,27 @@ def _parse(arguments: Sequence[str] | None) -> _Options:
     parser = argparse.ArgumentParser(
         prog="python -m examples.flower_on_one_machine.loopback", description=__doc__
     )
-    parser.add_argument("--agents", type=int, default=4, help="how many (4)")
-    parser.add_argument("--rounds", type=int, default=10, help="how many (10)")
+    parser.add_argument("--agents", type=int, default=4, help="default: 4")
+    parser.add_argument("--rounds", type=int, default=10, help="default: 10")
     parser.add_argument(
-        "--tls", action="store_true", help="encrypt, and know every supernode"
+        "--tls", action="store_true", help="encrypt, and authenticate supernodes"
     )
     parser.add_argument(
         "--kill", action="store_true", help="kill an agent after three rounds"
     )
     parser.add_argument(
-        "--timeout", type=float, default=30.0, help="seconds a round waits (30)"
+        "--timeout", type=float, default=30.0, help="of a round in seconds, default: 30"
     )
-    parser.add_argument("--output", type=Path, help="a folder to keep; temporary else")
+    parser.add_argument(
+        "--output", type=Path, help="a folder for all files, default: temporary"
+    )
     return _Options(**vars(parser.parse_args(arguments)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the demonstration."""
     options = _parse(arguments)
-    # A request to end unwinds the stack, as Ctrl-C does, and so ends all processes.
+    # SIGTERM unwinds the stack, as Ctrl-C does, and so ends all processes.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="botorch-dp-") as temporary:
         folder = Path(temporary)
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _watch(whole: Loopback, options: _Options) -> None:
-    patience = 120.0 + 2 * options.timeout  # the first round waits for all agents
+    patience = 120.0 + 2 * options.timeout  # round 0 waits for all agents
     for number in range(1, options.rounds + 1):
         whole.wait(rounds=number, timeout=patience)
         seconds = whole.private_seconds()[number - 1]
@@ -121,7 +122,7 @@ def _watch(whole: Loopback, options: _Options) -> None:
 def _report(whole: Loopback, status: dict[str, Any], *, killed: bool) -> None:
     output = Path(whole.settings.output)
     state = read_checkpoint(output / "state.pt", torch.device("cpu"))
-    experiment = str(state["server"]["name"]).rpartition(" ")[2]
+    experiment = state["server"]["run_id"]
     print("\nbest points, which only the agents themselves know:")
     for agent in range(whole.num_agents):
         x, score = private_best(
@@ -133,7 +134,7 @@ def _report(whole: Loopback, status: dict[str, Any], *, killed: bool) -> None:
     seconds = whole.private_seconds()
     median = statistics.median(seconds)
     traffic = status["network-traffic"]["total-bytes"]
-    rounds = len(seconds) + 1  # and a last message
+    rounds = len(seconds) + 1  # with the final message
     print(f"seconds a round: {median:.1f} (median)")
     if killed:
         lost = sum(max(0.0, second - median) for second in seconds[_KILL_AFTER:])

@@ -1,4 +1,4 @@
-"""Processes that end with their owner, whatever happens."""
+"""Processes that end together with the one that started them."""
 
 import contextlib
 import os
@@ -12,20 +12,20 @@ from types import TracebackType
 
 from botorch_dp.integrations.flower.private_files import UMASK
 
-_PATIENCE = 10.0  # seconds from asking to end to ending
+_PATIENCE = 10.0  # seconds that a process may take to end
 
 
 class Processes:
-    """Starts processes, each with a log of its own, and ends them all.
+    """Starts processes, each with its own log, and ends them all.
 
-    Every process leads a group. Those that its children start in groups of their own
-    are found by a mark in their environment, on systems that show it (``/proc``). Only
-    their owner can read what they write.
+    Every process leads a group. Processes that its children start in other groups are
+    found by a mark in their environment, on systems with ``/proc``. Only their owner
+    can read what they write.
 
     Args:
-        folder: For the logs.
-        environment: Of all processes.
-        mark: The name of a variable in it whose value no other process has.
+        folder: The folder of the logs.
+        environment: The environment variables of all processes.
+        mark: The name of a variable among them whose value no other process has.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Processes:
         self.stop()
 
     def log(self, name: str) -> Path:
-        """Return where a process writes what it says."""
+        """Return the path of a process's log."""
         return self.folder / f"{name}.log"
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -68,7 +68,7 @@ class Processes:
         return self._running[name]
 
     def run(self, command: Sequence[str], *, timeout: float = 120.0) -> str:
-        """Return what a command prints, or raise with what it said."""
+        """Return the output of a command, or raise an error that contains it."""
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -85,13 +85,13 @@ class Processes:
         return done.stdout
 
     def kill(self, name: str) -> None:
-        """Kill a process and its group at once, as a power cut would."""
+        """Kill a process and its group without warning."""
         process = self._running.pop(name)
         _signal_group(process.pid, signal.SIGKILL)
         process.wait()
 
     def terminate(self, name: str) -> None:
-        """Ask a process to end, and wait until it has."""
+        """Ask a process to end, and wait until it has ended."""
         process = self._running.pop(name)
         self._end([process])
 
@@ -108,10 +108,10 @@ class Processes:
             time.sleep(0.05)
 
     def strays(self) -> list[int]:
-        """Return the processes that carry the mark."""
+        """Return the ids of the processes that have the mark."""
         found = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
-            # Of another user, or over.
+            # The process may belong to another user or have ended.
             with contextlib.suppress(OSError):
                 if self._mark in entry.read_bytes().split(b"\0"):
                     found.append(int(entry.parent.name))
@@ -129,7 +129,7 @@ class Processes:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that are free now."""
+    """Return ports of the loopback that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

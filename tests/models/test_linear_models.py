@@ -99,17 +99,6 @@ class TestPosterior:
             history.models.sample(generator=generator)
         history.check()
 
-    def test_factor_in_several_blocks(self, generator):
-        """Rows come one by one, and several at a time, across blocks of rows."""
-        features = make_features(30)
-        models = LinearModels(features, 3, noise_variance=NOISE)
-        history = History(models, generator)
-        for size in [7, 1, 1, 6, 2, 8, 1]:
-            history.append(size)
-            models.sample(generator=generator)
-        assert int(models.counts.max()) == 26
-        history.check()
-
     def test_missed_rounds(self, generator):
         features = make_features(10)
         models = LinearModels(features, 5, noise_variance=NOISE, chunk_size=2)
@@ -250,38 +239,6 @@ class TestBatch:
         X.zero_(), y.zero_()
         models.append(X[:, :0], y[:, :0])
         assert torch.equal(models.mean(), before)
-
-    def test_memory_is_bounded(self, generator):
-        """Nothing grows once there are as many observations as features."""
-
-        def size(models):
-            chunks = models.state_dict()["chunks"]
-            parts = [part for chunk in chunks for part in chunk.values()]
-            blocks = [block for chunk in models._chunks for block in chunk.blocks]
-            return sum(part.numel() for part in parts + blocks if part is not None)
-
-        history = History(
-            LinearModels(make_features(), 4, noise_variance=NOISE), generator
-        )
-        sizes = []
-        for _ in range(6):
-            history.append(4)
-            history.models.sample(generator=generator)
-            sizes.append(size(history.models))
-        # 4 agents: a count, Phi^T Phi, Phi^T y.
-        assert sizes[2:] == [4 * (1 + 12**2 + 12)] * 4
-        assert sizes[0] < sizes[1]
-
-    def test_memory_of_chunks_at_different_stages(self, generator):
-        """One chunk keeps a factor, another needs none any more."""
-        models = LinearModels(make_features(20), 4, noise_variance=NOISE, chunk_size=2)
-        history = History(models, generator)
-        history.append(12)
-        history.append(10, [True, True, False, False])
-        assert [len(chunk.blocks) for chunk in models._chunks] == [0, 2]
-        history.append(5, [False, False, True, True])
-        assert [len(chunk.blocks) for chunk in models._chunks] == [0, 3]
-        history.check()
 
 
 class TestState:

@@ -45,7 +45,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # What the tests need of the repository.
-COPIED = ("botorch_dp", "tests", "conftest.py", "pyproject.toml")
+COPIED = ("botorch_dp", "examples", "tests", "conftest.py", "pyproject.toml")
 # What is imported before the first fork: what takes long, and starts no thread.
 PRELOADED = (
     "botorch.acquisition",

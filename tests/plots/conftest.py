@@ -2,6 +2,7 @@
 
 import matplotlib as mpl
 import pytest
+from matplotlib import pyplot
 
 mpl.use("Agg")
 
@@ -9,4 +10,4 @@ mpl.use("Agg")
 @pytest.fixture(autouse=True)
 def _close_figures():
     yield
-    mpl.pyplot.close("all")
+    pyplot.close("all")

@@ -94,7 +94,9 @@ class TestOfRuns:
     def test_bad_input(self, runs, double):
         plain = [Step(number=1, x=torch.zeros(2, **double), num_evaluations=1)]
         for bad in ([], (), [()], [runs[0], plain]):
-            with pytest.raises(InvalidArgumentError, match="runs must have steps"):
+            with pytest.raises(
+                InvalidArgumentError, match="must have at least one step"
+            ):
                 plot_convergence(bad)
         with pytest.raises(InvalidArgumentError, match="with a surrogate"):
             plot_trace(plain)

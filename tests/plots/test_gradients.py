@@ -109,7 +109,7 @@ def test_bad_input(model, points, tkwargs):
         plot_gradient_posterior(model, points[0])
     cube = torch.zeros(4, 3, **tkwargs)
     in_space = GradientGP(cube, cube[:, :1])
-    with pytest.raises(InvalidArgumentError, match="drawn in the plane"):
+    with pytest.raises(InvalidArgumentError, match="must not have batch dimensions"):
         plot_gradient_posterior(in_space, cube)
     batch = GradientGP(points.expand(2, 3, 2), points[:, :1].expand(2, 3, 1))
     with pytest.raises(InvalidArgumentError, match=r"batch_shape \(2,\)"):

@@ -73,17 +73,17 @@ class TestOfStreams:
                 assert line.get_ydata().tolist() == pytest.approx(expected)
 
     def test_bad_input(self, steps, double):
-        with pytest.raises(InvalidArgumentError, match="runs must have steps"):
+        with pytest.raises(InvalidArgumentError, match="must have at least one step"):
             plot_stream([])
         others = [Step(n, torch.zeros(2, 2, **double), 0) for n in (5, 11)]
-        with pytest.raises(InvalidArgumentError, match="must have the same steps"):
+        with pytest.raises(InvalidArgumentError, match="have the same step numbers"):
             plot_stream([steps, others])
         for bad in (-1, 2, 0.5):
             with pytest.raises(InvalidArgumentError, match="coordinate must be one of"):
                 plot_stream(steps, coordinate=bad)
         wrong = torch.zeros(3, **double)
         for bad in (wrong, lambda user: wrong):
-            with pytest.raises(InvalidArgumentError, match="truth must be 2 numbers"):
+            with pytest.raises(InvalidArgumentError, match="truth must have shape"):
                 plot_stream(steps, bad)
         with pytest.raises(InvalidArgumentError, match="quantiles must be"):
             plot_stream(steps, quantiles=(0.9, 0.1))
@@ -136,11 +136,11 @@ class TestDictionarySize:
         stream = LinearStream(2, device="cpu")
         stencil = LDPBO(stream.initial_x, GDP(1.0), clip_norm=1.0)
         stencil.run(stream, 3, progress=False)
-        with pytest.raises(InvalidArgumentError, match=r"must keep a dictionary.*swc"):
+        with pytest.raises(InvalidArgumentError, match=r"must have a dictionary.*swc"):
             plot_dictionary_size(stencil)
-        with pytest.raises(InvalidArgumentError, match="must have the same steps"):
+        with pytest.raises(InvalidArgumentError, match="have the same step numbers"):
             plot_dictionary_size([steps[:2], steps[1:]])
-        with pytest.raises(InvalidArgumentError, match="runs must have steps"):
+        with pytest.raises(InvalidArgumentError, match="must have at least one step"):
             plot_dictionary_size([])
         with pytest.raises(InvalidArgumentError, match="quantiles must be"):
             plot_dictionary_size(steps, quantiles=(0.9, 0.1))

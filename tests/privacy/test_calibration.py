@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 from botorch_dp import GDP, RDP, ApproxDP, PureDP
 from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
 from botorch_dp.privacy import (
-    GaussianEvent,
-    PoissonGaussianEvent,
-    PrivacyAccountant,
     classical_gaussian_noise_std,
     curves,
     gaussian_guarantee,
@@ -20,12 +17,15 @@ from botorch_dp.privacy import (
     gaussian_rdp,
     laplace_guarantee,
     laplace_scale,
-    noise_multiplier_for,
     zcdp_noise_std,
 )
 
 sensitivities = st.floats(1e-6, 1e6)
+
+
 epsilons = st.floats(1e-3, 50.0)
+
+
 deltas = st.floats(-12.0, -0.05).map(lambda exponent: 10.0**exponent)
 
 
@@ -151,41 +151,3 @@ def test_bad_noise(bad):
         gaussian_guarantee(noise_std=bad, sensitivity=1.0)
     with pytest.raises(InvalidArgumentError, match="scale"):
         laplace_guarantee(scale=bad, sensitivity=1.0)
-
-
-class TestNoiseForSampledReleases:
-    BUDGET = ApproxDP(4.0, 1e-3)
-
-    @pytest.mark.parametrize("beside", [None, GaussianEvent(1.0)])
-    def test_meets_the_budget_and_no_more(self, beside):
-        others = PrivacyAccountant()
-        if beside is not None:
-            others.compose(beside)
-        z = noise_multiplier_for(
-            self.BUDGET, sampling_rate=0.25, num_releases=20, beside=others
-        )
-        for factor, fits in ((1.0, True), (0.98, False)):
-            event = PoissonGaussianEvent(factor * z, 0.25)
-            assert others.plus(event, 20).within(self.BUDGET) == fits
-
-    def test_tolerance(self):
-        z = noise_multiplier_for(
-            self.BUDGET, sampling_rate=0.25, num_releases=20, tolerance=1e-3
-        )
-        event = PoissonGaussianEvent(0.998 * z, 0.25)
-        assert not PrivacyAccountant().plus(event, 20).within(self.BUDGET)
-
-    @pytest.mark.parametrize("tolerance", [0.0, -0.1, math.nan])
-    def test_no_tolerance_would_take_for_ever(self, tolerance):
-        with pytest.raises(InvalidArgumentError, match="tolerance must be"):
-            noise_multiplier_for(
-                self.BUDGET, sampling_rate=0.25, num_releases=2, tolerance=tolerance
-            )
-
-    def test_what_no_noise_can_meet(self):
-        beside = PrivacyAccountant()
-        beside.compose(GaussianEvent(0.1))
-        with pytest.raises(InvalidArgumentError, match="cannot be met"):
-            noise_multiplier_for(
-                self.BUDGET, sampling_rate=0.25, num_releases=20, beside=beside
-            )

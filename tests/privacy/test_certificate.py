@@ -100,7 +100,7 @@ class TestContent:
         assert "counts what its ledger was charged, nothing else" in text
 
     def test_says_what_holds_of_adaptive_releases(self, ledger):
-        assert "of these the cap of the ledger holds" in str(
+        assert "only the cap of the ledger is valid" in str(
             Certificate.from_ledger(ledger)
         )
 

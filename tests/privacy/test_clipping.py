@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import (
-    clip_rows,
-    mallows_weights,
-    private_clipping_diagnostics,
-)
+from botorch_dp.privacy import clip_rows, mallows_weights, private_clipping_diagnostics
 
 NAN, INF = math.nan, math.inf
 CPU = torch.device("cpu")

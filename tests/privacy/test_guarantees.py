@@ -3,19 +3,26 @@
 import math
 
 import mpmath
-import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from botorch_dp import GDP, RDP, ApproxDP, PureDP
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import Guarantee, curves
+from tests.privacy.cases import closed_form_conversion
 
 mus = st.floats(1e-4, 50.0)
+
+
 epsilons = st.floats(1e-4, 50.0)
+
+
 deltas = st.floats(-12.0, -0.05).map(lambda exponent: 10.0**exponent)
+
+
 orders = st.floats(1.01, 500.0)
+
 
 BAD_NUMBERS = [0.0, -1.0, math.nan, math.inf, -math.inf, "1", None, True]
 
@@ -118,11 +125,6 @@ class TestGDP:
         )
         assert pure_tradeoff >= GDP(mu).tradeoff(type_one) - 1e-12
 
-    @given(epsilon=st.floats(1e-8, 600.0))
-    def test_pure_gdp_mu_inverts_to_pure(self, epsilon):
-        mu = curves.pure_gdp_mu(epsilon)
-        assert curves.gdp_pure_epsilon(mu) == pytest.approx(epsilon, rel=1e-7)
-
 
 class TestApproxDP:
     @pytest.mark.parametrize(
@@ -214,14 +216,6 @@ class TestPureDP:
         assert PureDP(1.0).to_pure() == PureDP(1.0)
 
 
-def closed_form_conversion(order, divergence, delta):
-    """Canonne, Kamath and Steinke, Proposition 12."""
-    return max(
-        0.0,
-        divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1),
-    )
-
-
 class TestRDP:
     def test_chi_square_by_hand(self):
         # Order 2: the constraint is (p - q)^2 <= c q (1 - q) with c = e^D - 1, and for
@@ -277,54 +271,6 @@ class TestRDP:
         # The exact answer is 5.5e-7; a moment in double precision cannot tell.
         found = RDP(1.0000193, 1.33e-15).to_approx(1.19e-9)
         assert found.epsilon >= 5.5e-7
-
-
-class TestZCDP:
-    @settings(deadline=None)
-    @given(rho=st.floats(1e-6, 50.0), delta=st.floats(1e-12, 0.1))
-    def test_is_the_best_of_all_orders(self, rho, delta):
-        found = curves.zcdp_epsilon(rho, delta)
-        grid = (1 + 10.0 ** (k / 20 - 3) for k in range(180))
-        best = min(closed_form_conversion(a, rho * a, delta) for a in grid)
-        assert found <= best * (1 + 1e-9)
-        assert found >= best * 0.98 - 1e-3
-
-    @settings(deadline=None)
-    @given(rho=st.floats(1e-12, 1e4), delta=st.floats(1e-300, 0.9))
-    @example(rho=0.013671875, delta=0.09375)  # epsilon is below rho
-    def test_delta_inverts_epsilon(self, rho, delta):
-        epsilon = curves.zcdp_epsilon(rho, delta)
-        if epsilon > 0:
-            assert curves.zcdp_delta(rho, epsilon) == pytest.approx(delta, rel=1e-9)
-
-    @settings(deadline=None)
-    @given(rho=st.floats(1e-6, 50.0), epsilon=st.floats(0.0, 50.0))
-    @example(rho=50.0, epsilon=0.0)
-    def test_delta_is_the_best_of_all_orders(self, rho, epsilon):
-        found = math.log(curves.zcdp_delta(rho, epsilon) or 5e-324)
-        x = np.logspace(-25, 8, 2000)  # order - 1
-        grid = x * (rho * (1 + x) - epsilon - np.log1p(1 / x)) - np.log1p(x)
-        best = max(min(0.0, grid.min()), math.log(5e-324))
-        assert found <= best + 1e-12
-        assert found >= best * 1.001 - 1e-3
-
-    @pytest.mark.parametrize("rho", [1e-30, 1e-12, 1.0, 1e5, 1e8])
-    def test_extremes(self, rho):
-        deltas = [curves.zcdp_delta(rho, e) for e in (0.0, 1e-12, 1e-3, 1.0, 1e3, 1e9)]
-        assert deltas == sorted(deltas, reverse=True)
-        assert all(0.0 <= delta <= 1.0 for delta in deltas)
-        epsilons = [
-            curves.zcdp_epsilon(rho, d) for d in (5e-324, 1e-12, 0.5, 1 - 1e-15)
-        ]
-        assert epsilons == sorted(epsilons, reverse=True)
-
-    @settings(deadline=None)
-    @given(epsilon=st.floats(1e-2, 50.0), delta=st.floats(1e-12, 0.1))
-    def test_rho_inverts_epsilon_and_stays_below(self, epsilon, delta):
-        rho = curves.zcdp_rho(epsilon, delta)
-        found = curves.zcdp_epsilon(rho, delta)
-        assert found <= epsilon
-        assert found == pytest.approx(epsilon, rel=1e-6)
 
 
 class TestExtremes:

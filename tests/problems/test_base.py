@@ -146,13 +146,14 @@ class TestEveryProblem:
         problem = PROBLEMS[name](**double)
         X = candidates(problem, 2)
         bad = {
-            r"b x \d+ tensor, got \(\d+,\)": X[0],
-            r"b x \d+ tensor, got \(2, 1\)": X[:, :1],
-            r"b x \d+ tensor, got \(1, 2, \d+\)": X.unsqueeze(0),
-            r"b x \d+ tensor, got \[": X.tolist(),
-            "at least one candidate": X[:0],
-            r"torch\.float64 on cpu, got torch\.float32": X.float(),
-            "must be finite": X * torch.nan,
+            r"a b x \d+ tensor .* got torch\.float64 of shape \(\d+,\)": X[0],
+            r"a b x \d+ tensor .* got torch\.float64 of shape \(2, 1\)": X[:, :1],
+            r"a b x \d+ tensor .* of shape \(1, 2, \d+\)": X.unsqueeze(0),
+            r"a b x \d+ tensor of torch\.float64, got \[": X.tolist(),
+            r"a b x \d+ tensor .* of shape \(0, \d+\)": X[:0],
+            r"torch\.float64, got torch\.float32": X.float(),
+            r"X must be on cpu, got meta": X.to("meta"),
+            "must be finite and within the bounds": X * torch.nan,
             "within the bounds": problem.bounds + torch.tensor(0.01, **double),
         }
         for message, value in bad.items():
@@ -161,10 +162,11 @@ class TestEveryProblem:
                     call(value)
             with pytest.raises(InvalidArgumentError, match=message):
                 problem.chunks(value, 5)  # at once, not at the first chunk
-        with pytest.raises(InvalidArgumentError, match="x must be one point"):
-            problem.gradients(X)
-        with pytest.raises(InvalidArgumentError, match="x must be one point"):
-            problem.gradients(None)
+        for value in (X, None):
+            with pytest.raises(
+                InvalidArgumentError, match=r"x must be .*\(one point\)"
+            ):
+                problem.gradients(value)
         with pytest.raises(InvalidArgumentError, match=r"torch\.float32"):
             problem.gradients(X[0].float())
 
@@ -199,7 +201,7 @@ class TestBase:
             Constant(bounds, device=CPU)
 
     def test_transform(self):
-        with pytest.raises(InvalidArgumentError, match="name 1 coordinates"):
+        with pytest.raises(InvalidArgumentError, match="must have 1 names"):
             Constant(transform=("log", "log"), device=CPU)
         with pytest.raises(InvalidArgumentError, match="'linear', 'log', 'identity'"):
             Constant(transform=("square",), device=CPU)

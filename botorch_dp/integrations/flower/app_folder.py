@@ -1,4 +1,4 @@
-"""The folder that ``flwr run`` submits: two names, and the settings."""
+"""The folder that ``flwr run`` submits: the settings, and the names of both apps."""
 
 import json
 import os
@@ -32,7 +32,7 @@ clientapp = "{package}.client:app"
 [tool.flwr.app.config]
 {config}
 """
-# Flower looks for the name in the module's own text, so it has to stand there.
+# Flower looks for the name in the text of the module.
 _MODULE = '''\
 """The {side} of a federation, as Flower finds it."""
 
@@ -46,9 +46,9 @@ def write_app(folder: str | os.PathLike[str], settings: DeploymentSettings) -> P
     """Write an app that ``flwr run`` can submit.
 
     Args:
-        folder: A folder, created if it does not exist. A module with agents' score
-            function may be put beside what is written.
-        settings: How to run.
+        folder: The folder, created if it does not exist. You may add a module with the
+            agents' score function to it.
+        settings: The settings of the deployment.
 
     Returns:
         The folder.
@@ -56,7 +56,7 @@ def write_app(folder: str | os.PathLike[str], settings: DeploymentSettings) -> P
     folder = Path(folder)
     package = folder / _PACKAGE
     package.mkdir(parents=True, exist_ok=True)
-    # Strings and numbers of JSON are those of TOML, and so are its booleans.
+    # Strings, numbers and booleans are written alike in JSON and TOML.
     config = "\n".join(
         f"{name} = {json.dumps(value)}"
         for name, value in settings.to_run_config().items()

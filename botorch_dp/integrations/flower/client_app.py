@@ -1,7 +1,7 @@
 """The agent's side: a Flower ClientApp around the agents of DP-FTS-DE.
 
-For every message there is a new process, so this imports torch, numpy and flwr only.
-What the agent observes stays on its machine; what it answers goes to the server, which
+Flower answers every message in a new process, so this imports torch, numpy and flwr
+only. The agent's observations stay on its machine. Its answer goes to the server, which
 is trusted with it.
 """
 
@@ -38,44 +38,35 @@ app = ClientApp()
 
 @app.query()
 def answer(message: Message, context: Context) -> Message:
-    """Evaluate where the agent wants to, and answer with its vector."""
+    """Evaluate the points that the agent chooses, and answer with its vector."""
     question = Question.from_records(message.content)
     check_question(question, context.run_config)
     agent = agent_index(context.node_config, question.federation.num_agents)
     score = load_score(_choose("scores", context.node_config, context.run_config))
     store = open_store(context, question.experiment, agent)
-    memory = _load(store) or _new_memory(question, context.run_config.get("seed"))
+    memory, agents = _load(store, question, agent, context.run_config.get("seed"))
     if question.number < memory.number:
         raise MessageError(
             f"Asked for round {question.number} after round {memory.number}."
         )
-    agents = question.federation.agents(
-        torch.tensor([agent], device="cpu"), seed=memory.seed, device="cpu"
-    )
-    if memory.state is not None:
-        agents.load_state_dict(memory.state)
-    # Who missed the first round begins as the others did.
+    # An agent that missed the first round starts with it, as the others did.
     numbers = sorted({0, question.number}) if memory.number < 0 else [question.number]
     for number in numbers:
         if number <= memory.number:
-            continue  # asked again: the last answer was lost
+            continue  # the last answer was lost, and the server asks again
         _evaluate(agents, number, question.broadcast, score)
-        memory = replace(memory, number=number, state=agents.state_dict())
-        store.save(memory)  # before anyone hears of it
+        memory = replace(memory, number=number, state=agents.private_state_dict())
+        store.save(memory)  # before anyone sees the answer
     vector = None if question.final else agents.messages(question.number)[0]
     records = Answer(agent, question.number, vector).to_records()
     return Message(records, reply_to=message)
 
 
 def check_question(question: Question, run_config: Mapping[str, Any]) -> None:
-    """Raise a MessageError if the question is not one of this run.
+    """Raise a MessageError if the question does not belong to this run.
 
     An agent does not go back to earlier rounds, so a question from outside the run
-    would keep it from all rounds that are left.
-
-    Args:
-        question: What was asked.
-        run_config: The settings of the run, which come with the app.
+    would keep it from all remaining rounds.
     """
     if question.federation.to_json() != run_config.get("federation"):
         raise MessageError("The settings in the question are not those of the run.")
@@ -90,7 +81,7 @@ def check_question(question: Question, run_config: Mapping[str, Any]) -> None:
 
 
 def agent_index(node_config: Mapping[str, Any], num_agents: int) -> int:
-    """Return the agent's number, which the node config has to say."""
+    """Return the index of the agent from the node config."""
     index = node_config.get("agent")
     if not isinstance(index, int) or not 0 <= index < num_agents:
         raise InvalidArgumentError(
@@ -104,13 +95,13 @@ def load_score(path: Any) -> Score:
     """Import an agent's score function.
 
     Args:
-        path: Such as ``"hospital.scores:auc"``: a module, and a function in it from the
-            agent's number and a ``k x D`` tensor of points to ``k`` scores, which are
-            maximized.
+        path: A module and a function in it, such as ``"hospital.scores:auc"``. The
+            function takes the agent's index and a ``k x D`` tensor of points, and
+            returns ``k`` scores, which are maximized.
 
     Example:
-        >>> load_score("examples.flower_on_one_machine.demo:score").__name__
-        'score'
+        >>> load_score("math:hypot").__name__
+        'hypot'
     """
     module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not colon:
@@ -120,29 +111,32 @@ def load_score(path: Any) -> Score:
     score = getattr(importlib.import_module(module), name, None)
     if not callable(score):
         raise InvalidArgumentError(
-            f"scores must name a function, but module {module!r} has none called "
+            f"scores must name a function, but module {module!r} has no function "
             f"{name!r}."
         )
     return score
 
 
 def _choose(key: str, node_config: Mapping[str, Any], run: Mapping[str, Any]) -> Any:
-    """An agent's own choice goes before that of whoever submitted the app."""
+    """Return the agent's own choice if it has one, or else that of the app."""
     return node_config.get(key, run.get(key))
 
 
-def _load(store: AgentStore) -> AgentMemory | None:
+def _load(
+    store: AgentStore, question: Question, agent: int, seed: Any
+) -> tuple[AgentMemory, FTSAgents]:
+    """Return what the agent remembers, and the agent with its observations."""
     try:
-        return store.load()
+        memory = store.load()
+        if memory is None:
+            memory = AgentMemory(question.federation.to_json(), agent)
+            if seed is not None:
+                memory = replace(memory, seed=seed)
+        return memory, memory.agents()
     except OptimizerStateError:
-        # The server learns that it failed; the reason has the name of the file.
+        # The reason contains the path of the file, so it stays in the agent's log.
         _LOG.exception("The agent's file cannot be used.")
         raise RuntimeError("The agent's file cannot be used: see its log.") from None
-
-
-def _new_memory(question: Question, seed: Any) -> AgentMemory:
-    memory = AgentMemory(question.federation.to_json())
-    return memory if seed is None else replace(memory, seed=seed)
 
 
 def _evaluate(
@@ -153,7 +147,7 @@ def _evaluate(
     try:
         scores = torch.as_tensor(score(index, X[0]), dtype=X.dtype, device=X.device)
     except Exception:
-        # The server learns that it failed, not how: the reason may quote the data.
+        # The reason may contain private data, so it stays in the agent's log.
         _LOG.exception("The score function failed.")
         raise RuntimeError("The score function failed: see the agent's log.") from None
     if scores.shape != X.shape[1:2]:

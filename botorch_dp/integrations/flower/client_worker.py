@@ -1,11 +1,11 @@
-"""Answers an agent's messages, each in a copy of this process that has torch loaded.
+"""Answers an agent's messages, each in a fork of this process that has torch loaded.
 
-Started by :mod:`botorch_dp.integrations.flower.supernode`, which writes a byte to this
-process when a message is there, and whose end is the end of this process. A copy
-answers one message and ends, as a process of Flower's own would: what a score function
-leaves behind, or a crash of it, does not reach the next message.
+:mod:`botorch_dp.integrations.flower.supernode` starts this process, writes a byte to it
+when a message arrives, and takes it down when it ends. A fork answers one message and
+ends, as Flower's own process would, so a crash of a score function does not affect the
+next message.
 
-This process runs nothing in parallel, because a copy has the calling thread only.
+This process has one thread, because a fork copies the calling thread only.
 """
 
 import os
@@ -26,9 +26,9 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 from botorch_dp.integrations.flower import client_app
 from botorch_dp.integrations.flower.private_files import UMASK
 
-_LOOK = 1.0  # seconds between looks when nothing wakes this process
+_POLL = 1.0  # seconds between polls if no byte arrives
 
-assert client_app.app  # imported so that copies have it
+assert client_app.app  # imported so that forks have it
 
 
 def serve(
@@ -38,9 +38,9 @@ def serve(
 
     Args:
         address: The host and port of the node's Runtime API.
-        certificates: Those that vouch for it; None if it is not encrypted.
-        wakes: A file descriptor that a byte arrives on when a message is there.
-        run: What answers a message, in a copy of this process: ``run_clientapp``.
+        certificates: Its root certificates; None if it is not encrypted.
+        wakes: A file descriptor that receives a byte for each message.
+        run: The function that answers a message in a fork: ``run_clientapp``.
     """
     client = RuntimeHttpClient.from_server_address(
         server_address=address,
@@ -56,13 +56,13 @@ def serve(
 
 
 def _awake(wakes: int) -> bool:
-    """Wait for a byte, or for a second; return whether the node still runs."""
-    ready, _, _ = select.select([wakes], [], [], _LOOK)
+    """Wait for a byte or a second, and return whether the node still runs."""
+    ready, _, _ = select.select([wakes], [], [], _POLL)
     return not ready or os.read(wakes, 4096) != b""
 
 
 def _reap() -> None:
-    """Let the system forget the copies that have ended."""
+    """Collect the forks that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -71,21 +71,21 @@ def _reap() -> None:
 
 
 def _next_task(client: RuntimeHttpClient) -> str:
-    """Return the token of a message that waits, empty for none."""
+    """Return the token of a waiting message, empty for none."""
     try:
         found = client.AcquireTask(
             AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         )
     except httpx.HTTPError:
-        return ""  # the node is not there yet, or not any more
+        return ""  # the node has not started yet, or has ended
     return str(found.token) if found.HasField("task") else ""
 
 
 def _answer(run: Callable[[], object]) -> None:
-    """Answer a message and end this copy."""
+    """Answer a message and end this fork."""
     code = 1
     try:
-        # A copy would draw the numbers that every other copy draws.
+        # All forks would otherwise draw the same numbers.
         np.random.seed()
         torch.seed()
         run()
@@ -101,7 +101,7 @@ def _answer(run: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    """Serve the node whose address is given."""
+    """Serve the node whose address is the first argument."""
     os.umask(UMASK)
     address, *path = sys.argv[1:]
     certificates = None

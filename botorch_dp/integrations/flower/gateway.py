@@ -1,15 +1,15 @@
-"""A door for agents: ``python -m botorch_dp.integrations.flower.gateway``.
+"""The agents' way in: ``python -m botorch_dp.integrations.flower.gateway``.
 
-A Flower superlink serves everything on one port: the Fleet API, which agents need, and
-beside it the Control API, with which anyone can submit code that runs on all agents'
-machines, and the Runtime API of the server. So it should listen on the loopback only.
-This gateway passes on calls of the Fleet API and nothing else:
+A Flower superlink serves three interfaces on one port: the Fleet API for agents, the
+Control API, with which anyone can submit code that runs on all agents' machines, and
+the Runtime API of the server. So it should listen on the loopback only. This gateway
+forwards calls of the Fleet API and nothing else:
 
 - Only agents whose keys the operator lists may call. The gateway checks this before it
   reads the body of a call.
-- An agent may answer questions. It may not ask any, which Flower itself would allow: it
-  takes a message without ``reply_to`` from an agent for one of the server's.
-- Bodies are small, arrive in time, and few of them are read at once.
+- An agent may answer questions but not ask any. Flower itself would treat a message
+  without ``reply_to`` as one from the server.
+- The size, the duration and the number of simultaneous calls are limited.
 """
 
 import argparse
@@ -46,9 +46,10 @@ from botorch_dp.integrations.flower.node_keys import (
     read_keys,
     seconds_since,
 )
+from botorch_dp.integrations.flower.private_files import UMASK
 
-# Not register-node and unregister-node: with these, anyone could join a superlink that
-# was started without --enable-supernode-auth.
+# Without register-node and unregister-node: with these, anyone could join a superlink
+# that was started without --enable-supernode-auth.
 CALLS = frozenset(
     {
         "activate-node",
@@ -63,7 +64,7 @@ CALLS = frozenset(
         "confirm-message-received",
     }
 )
-# Each side makes its own of these.
+# Headers that each connection sets for itself.
 _OWN_HEADERS = frozenset(
     {
         "accept-encoding",
@@ -79,16 +80,15 @@ _OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """How much the gateway takes on.
+    """Limits of the gateway.
 
     Args:
         max_bytes: The largest body of a call. The superlink turns two bytes into an
-            object of about a hundred before it looks at the sender.
-        max_object_bytes: The largest body of a call that carries an object, such as a
-            vector: room for 130,000 numbers.
-        max_calls: The number of calls that are read or passed on at the same time.
+            object of about a hundred before it checks the sender.
+        max_object_bytes: The largest body of a call with an object, such as a vector.
+        max_calls: The largest number of simultaneous calls.
         max_calls_of_one: The same for one agent; Flower makes two or three.
-        seconds: How long the body of a call may take to arrive.
+        seconds: The time in which the body of a call must arrive.
     """
 
     max_bytes: int = 64 * 2**10
@@ -103,44 +103,43 @@ class GatewayLimits:
 
 
 class _Refused(Exception):
-    """A call that does not pass, with its HTTP status and reason."""
+    """A call that is refused, with its HTTP status and reason."""
 
 
 class Gateway:
-    """Checks calls of agents and passes them on to a superlink.
+    """Checks calls of agents and forwards them to a superlink.
 
     Args:
-        client: Sends to the superlink; its base URL is the superlink's.
-        keys: The public keys that may call, with their agents; None lets every caller
-            through to the superlink, which knows the registered keys.
-        limits: How much the gateway takes on.
+        client: An HTTP client whose base URL is that of the superlink.
+        keys: The public keys that may call, as :func:`read_keys` returns them.
+        limits: The limits of the gateway.
     """
 
     def __init__(
         self,
         client: httpx.AsyncClient,
-        keys: Mapping[bytes, int] | None = None,
+        keys: Mapping[bytes, int],
         limits: GatewayLimits | None = None,
     ) -> None:
         self._client, self._keys = client, keys
         self._limits = GatewayLimits() if limits is None else limits
-        self._calls: Counter[str | bytes] = Counter()
+        self._calls: Counter[bytes] = Counter()
 
     async def forward(self, request: Request) -> Response:
-        """Return the superlink's answer to a call, or why it did not pass."""
+        """Return the superlink's answer to a call, or why it was refused."""
         try:
             return await self._forward(request)
         except _Refused as refused:
             status, reason = refused.args
-            # Nothing more of this body is read.
+            # The rest of the body is not read.
             return PlainTextResponse(reason, status, headers={"connection": "close"})
 
     async def _forward(self, request: Request) -> Response:
         call = request.path_params["call"]
         if call not in CALLS:
             raise _Refused(404, "unknown call")
-        headers = _passed_on(request.headers)
-        with self._slot(self._caller(headers, request)):
+        headers = _forwarded(request.headers)
+        with self._slot(self._caller(headers)):
             body = await self._read(request, self._limits.bytes_of(call))
             if call == "push-messages" and not is_answer(body):
                 raise _Refused(400, "not an answer of this node")
@@ -149,15 +148,13 @@ class Gateway:
                     f"/v1/fleet/{call}", content=body, headers=headers
                 )
             except httpx.TransportError:
-                raise _Refused(502, "the superlink is not there") from None
+                raise _Refused(502, "the superlink is not available") from None
         return Response(
-            answer.content, answer.status_code, headers=_passed_on(answer.headers)
+            answer.content, answer.status_code, headers=_forwarded(answer.headers)
         )
 
-    def _caller(self, headers: Mapping[str, str], request: Request) -> str | bytes:
-        """Return who calls: its key, or its address if no keys are listed."""
-        if self._keys is None:
-            return request.client.host if request.client else ""
+    def _caller(self, headers: Mapping[str, str]) -> bytes:
+        """Return the key of the caller, or refuse it."""
         try:
             key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
@@ -175,8 +172,8 @@ class Gateway:
         return key
 
     @contextmanager
-    def _slot(self, caller: str | bytes) -> Iterator[None]:
-        """Count a call while it is read and passed on."""
+    def _slot(self, caller: bytes) -> Iterator[None]:
+        """Count a call while it is read and forwarded."""
         if (
             self._calls.total() >= self._limits.max_calls
             or self._calls[caller] >= self._limits.max_calls_of_one
@@ -209,10 +206,10 @@ class Gateway:
 
 
 def is_answer(body: bytes) -> bool:
-    """Return whether a push of messages is one answer of the node that pushes it.
+    """Return whether a push of messages contains one answer of the calling node.
 
-    The superlink checks that the call is signed by that node. It does not check that
-    the message is of that node, nor that it answers one.
+    The superlink checks that the node signed the call. It does not check that the
+    message comes from that node, nor that it is an answer.
     """
     request = PushMessagesRequest()
     try:
@@ -231,17 +228,10 @@ def is_answer(body: bytes) -> bool:
 def create_gateway(
     client: httpx.AsyncClient,
     *,
-    keys: Mapping[bytes, int] | None = None,
+    keys: Mapping[bytes, int],
     limits: GatewayLimits | None = None,
 ) -> Starlette:
-    """Return the gateway as an ASGI application.
-
-    Args:
-        client: Sends to the superlink; its base URL is the superlink's.
-        keys: The public keys that may call, as :func:`read_keys` returns them; None
-            lets every caller through to the superlink.
-        limits: How much the gateway takes on.
-    """
+    """Return the :class:`Gateway` with these arguments as an ASGI application."""
     gateway = Gateway(client, keys, limits)
 
     @asynccontextmanager
@@ -253,7 +243,7 @@ def create_gateway(
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+def _forwarded(headers: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value for key, value in headers.items() if key.lower() not in _OWN_HEADERS
     }
@@ -266,29 +256,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, required=True, help="to listen on")
-    parser.add_argument("--superlink", required=True, help="its host:port")
-    parser.add_argument("--keys", required=True, help="a folder with agent-0.pub, ...")
-    parser.add_argument("--ssl-certfile", required=True, help="for agents")
-    parser.add_argument("--ssl-keyfile", required=True, help="of the certificate")
-    parser.add_argument(
-        "--ssl-ca-certfile", required=True, help="which vouches for the superlink"
-    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, required=True, help="the port to listen on")
+    for name, text in (
+        ("--superlink", "the host:port of the superlink"),
+        ("--keys", "a folder with agent-0.pub, agent-1.pub and so on"),
+        ("--ssl-certfile", "the certificate of the gateway"),
+        ("--ssl-keyfile", "the private key of the certificate"),
+        ("--ssl-ca-certfile", "the root certificate of the superlink"),
+    ):
+        parser.add_argument(name, required=True, help=text)
     parser.add_argument(
         "--max-object-bytes",
         type=int,
         default=GatewayLimits.max_object_bytes,
-        help=f"the largest object of an agent ({GatewayLimits.max_object_bytes})",
+        help="the largest object of an agent, default: %(default)s",
     )
     options = parser.parse_args(arguments)
-    os.umask(0o077)
+    os.umask(UMASK)
     client = httpx.AsyncClient(
         base_url=f"https://{options.superlink}",
         verify=ssl.create_default_context(cafile=options.ssl_ca_certfile),
         headers={"accept-encoding": "identity"},
         timeout=60.0,
-        trust_env=False,  # no proxy between the two
+        trust_env=False,  # ignores proxy settings
     )
     uvicorn.run(
         create_gateway(

@@ -1,7 +1,7 @@
-"""Connections that say nothing are closed.
+"""Closes idle connections.
 
-Uvicorn waits forever for the headers of a request. So a caller could hold as many
-connections as the machine has, without ever making a call that could be refused.
+Uvicorn waits forever for the headers of a request. Without this, a caller could occupy
+all connections of the machine without ever making a call that could be refused.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP for one connection, which ends when no request is at work for a while.
+    """HTTP for one connection, which is closed if it stays idle.
 
-    It is the protocol of Uvicorn that bounds the size of headers (h11).
+    It extends the protocol of Uvicorn that limits the size of headers (h11).
 
     Attributes:
-        patience: After how many seconds without a request the connection is closed, at
-            the earliest; at the latest after twice as many.
-        max_connections: The number of connections at the same time.
+        patience: The number of seconds without a request after which the connection is
+            closed; it may take up to twice as long.
+        max_connections: The largest number of simultaneous connections.
     """
 
     patience = 10.0
@@ -27,23 +27,23 @@ class PatientProtocol(H11Protocol):
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
-        """Take a connection, or close it if there are too many."""
+        """Accept a connection, or close it if there are too many."""
         super().connection_made(transport)
         self._last: Any = None
-        self._timer = self.loop.call_later(self.patience, self._look)
+        self._timer = self.loop.call_later(self.patience, self._check)
         if len(self.connections) > self.max_connections:
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop looking."""
+        """Stop the timer."""
         self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
-        """Close the connection if nothing was asked since the last look."""
+    def _check(self) -> None:
+        """Close the connection if there was no request since the last check."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self.cycle is self._last:
             self.transport.close()
             return
         self._last = self.cycle
-        self._timer = self.loop.call_later(self.patience, self._look)
+        self._timer = self.loop.call_later(self.patience, self._check)

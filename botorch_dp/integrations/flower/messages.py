@@ -1,10 +1,9 @@
-"""What server and agents say to each other, as Flower records.
+"""The messages between server and agents, as Flower records.
 
-In every round the server asks each agent a question, which is public, and each agent
-answers with a vector, which only the server may see. Numbers travel as plain bytes in
-the same record as the rest: Flower sends every record and array in a call of its own.
-Bytes that arrive were chosen by someone else, and have to be the finite numbers that
-are expected.
+In every round the server sends each agent a question, which is public, and each agent
+answers with a vector, which only the server may see. Numbers are sent as plain bytes in
+the same record as the rest, because Flower sends every record and array in a separate
+call. What arrives is not trusted: it must be the expected number of finite numbers.
 
 Needs torch, numpy and flwr only.
 """
@@ -33,11 +32,11 @@ class Question:
     """What the server asks every agent in a round: public.
 
     Args:
-        federation: The settings that all share.
-        experiment: 32 hexadecimal digits that name the run, also when it is resumed.
-        number: Of the round, from 0.
+        federation: The settings of the federation.
+        experiment: 32 hexadecimal digits that identify the run, also after a restart.
+        number: The index of the round, starting at 0.
         broadcast: The last broadcast, ``P x M``; None before the first.
-        final: Whether no vector is wanted any more.
+        final: Whether all rounds are over, so that no vector is needed.
 
     Example:
         >>> federation = Federation(
@@ -76,7 +75,7 @@ class Question:
         number, experiment = fields.get("number"), fields.get("experiment")
         if not isinstance(number, int) or number < 0:
             raise MessageError(f"A round cannot have number {number!r}.")
-        # It becomes part of a file's name.
+        # It becomes part of a file name.
         if not isinstance(experiment, str) or not _EXPERIMENT.fullmatch(experiment):
             raise MessageError("An experiment is named by 32 hexadecimal digits.")
         try:
@@ -92,12 +91,12 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What an agent answers: its vector is private to it and the server.
+    """What an agent answers: the vector is private to the agent and the server.
 
     Args:
-        agent: The agent's number.
-        number: Of the round.
-        private_vector: A sample of its weights, ``M``; None in the final round.
+        agent: The index of the agent.
+        number: The index of the round.
+        private_vector: A sample of its ``M`` weights; None in the final round.
     """
 
     agent: int
@@ -119,12 +118,12 @@ class Answer:
 
         Args:
             records: The content of the message.
-            num_features: How many numbers M a vector has.
+            num_features: The number M of entries of a vector.
         """
         fields = _config(records, "answer")
         agent, number = fields.get("agent"), fields.get("number")
         if not isinstance(agent, int) or not isinstance(number, int):
-            raise MessageError("An answer has the numbers of an agent and a round.")
+            raise MessageError("An answer needs the numbers of an agent and a round.")
         vector = None
         if "vector" in fields:
             vector = _from_bytes(fields, "vector", (num_features,))
@@ -155,4 +154,4 @@ def _from_bytes(fields: Mapping[str, Any], name: str, shape: tuple[int, ...]) ->
     values = np.frombuffer(data, dtype=_DOUBLES).reshape(shape)
     if not np.isfinite(values).all():
         raise MessageError(f"The {name} must be finite.")
-    return torch.from_numpy(values.astype(np.float64))  # a copy that may be written to
+    return torch.from_numpy(values.astype(np.float64))  # a writable copy

@@ -1,13 +1,12 @@
-"""The operator's list of who is who: a folder with one public key for each agent.
+"""The operator's list of agents: a folder with one public key for each of them.
 
 ``keys/agent-3.pub`` is the public key of agent 3, as ``ssh-keygen`` writes it. The
-gateway lets nobody in whose key is not there, and the server counts an answer for the
-agent whose key it was sent with.
+gateway refuses callers without a listed key. The server counts an answer for the agent
+with whose key it was signed.
 """
 
 import os
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -21,12 +20,7 @@ _NAME = re.compile(r"agent-(0|[1-9][0-9]*)\.pub")
 
 
 def key_file(folder: str | os.PathLike[str], agent: int) -> Path:
-    """Return the path of an agent's public key.
-
-    Args:
-        folder: The folder with all keys.
-        agent: The index of the agent, starting at 0.
-    """
+    """Return the path of an agent's public key in the folder with all keys."""
     return Path(folder) / f"agent-{agent}.pub"
 
 
@@ -78,8 +72,8 @@ def _read_key(path: Path) -> bytes:
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InvalidArgumentError(
-            f"keys must contain public keys as ssh-keygen -t ecdsa writes them, which "
-            f"{str(path)!r} is not."
+            f"keys must contain public keys as ssh-keygen -t ecdsa writes them, got "
+            f"{str(path)!r}."
         )
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -87,13 +81,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def is_signed_by(key: bytes, timestamp: str, signature: bytes) -> bool:
-    """Return whether a key has signed a time.
-
-    Args:
-        key: The public key, as :func:`read_keys` returns it.
-        timestamp: The time as text.
-        signature: The signature of that text.
-    """
+    """Return whether a signature of a timestamp was made with the key."""
     public = serialization.load_pem_public_key(key)
     assert isinstance(public, ec.EllipticCurvePublicKey)
     try:
@@ -104,28 +92,8 @@ def is_signed_by(key: bytes, timestamp: str, signature: bytes) -> bool:
 
 
 def seconds_since(timestamp: str) -> float:
-    """Return the age of a time in ISO format with a time zone.
-
-    Raises:
-        ValueError: If it is not such a time.
-    """
+    """Return the age of a time in ISO format with a time zone, or raise ValueError."""
     then = datetime.fromisoformat(timestamp)
     if then.tzinfo is None:
         raise ValueError("no time zone")
     return (datetime.now(then.tzinfo) - then).total_seconds()
-
-
-def agents_of_nodes(
-    nodes: Mapping[int, bytes], agents_of_keys: Mapping[bytes, int]
-) -> dict[int, int]:
-    """Return the agent of each node whose key is known.
-
-    Args:
-        nodes: The public key of each node.
-        agents_of_keys: What :func:`read_keys` returned.
-    """
-    return {
-        node: agents_of_keys[key]
-        for node, key in nodes.items()
-        if key in agents_of_keys
-    }

@@ -1,10 +1,8 @@
-"""Folders and files that nobody else may read, and one server at a time in a folder."""
+"""Folders and files that only their owner can read, and a lock on a folder."""
 
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -13,18 +11,8 @@ from botorch_dp.exceptions import OptimizerStateError
 UMASK = 0o077
 
 
-@contextmanager
-def private_umask() -> Iterator[None]:
-    """Let only the owner read what this process writes meanwhile."""
-    before = os.umask(UMASK)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a folder that only its owner can enter, or close an existing one."""
+    """Create a folder that only its owner can enter, or restrict an existing one."""
     path = Path(path)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
@@ -32,7 +20,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read: the old one or the new one."""
+    """Write a file that only its owner can read; a crash leaves the old one."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
@@ -40,14 +28,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 class FolderLock:
-    """Keeps a folder for one process, until it is released or the process ends.
-
-    Args:
-        folder: The folder, which exists.
-
-    Raises:
-        OptimizerStateError: If another process, or another server in this one, has it.
-    """
+    """Reserves a folder for one server, until it is released or the process ends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         folder = Path(folder)
@@ -62,5 +43,5 @@ class FolderLock:
             ) from None
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         self._file.close()

@@ -1,12 +1,12 @@
-"""Who answers for which agent, and which answers count.
+"""Which node answers for which agent, and which answers count.
 
-The operator's keys say which node is which agent. Without them, a node is bound to the
-agent that it first answers for, and never answers for another; an agent is bound to one
-node, and another may take over only when that one is gone. An answer that breaks a rule
-counts as none, as does one that is broken, late or missing.
+The operator's keys say which node belongs to which agent. Without keys, a node is bound
+to the agent for which it first answers, and cannot answer for another one. Another node
+may take over an agent only when the first is gone. An answer that breaks a rule does
+not count, nor does a broken or late one.
 
-All of this is private: that an agent took part is what a broadcast must not tell. What
-was refused goes to a private log, and the bindings to a private file.
+All of this is private, because a broadcast must not reveal whether an agent took part.
+Refusals go to a private log, and the bindings to a private file.
 """
 
 import json
@@ -27,12 +27,12 @@ _MAX_WARNING = 500  # characters of a warning in the log
 
 
 class RollCall:
-    """Turns a round's replies into the ``N x M`` tensor that a server releases from.
+    """Turns the replies of a round into the ``N x M`` vectors for the server.
 
     Args:
         num_agents: The number of agents N.
-        num_features: How many numbers M a vector has.
-        private_log: Where refusals go.
+        num_features: The number M of entries of a vector.
+        private_log: The log for refusals.
         private_path: A file that keeps the bindings; None keeps them in memory.
 
     Attributes:
@@ -68,12 +68,11 @@ class RollCall:
         """Return the vectors that count, zero for agents without one: private.
 
         Args:
-            replies: The node that was asked and its reply, in the order in which they
-                arrived.
+            replies: The node that was asked and its reply, in the order of arrival.
             number: The index of the round, starting at 0.
-            connected: The nodes that are there.
+            connected: The connected nodes.
             agents_of_nodes: The agent of each node by its key; None if the operator
-                gave no keys, so that a node is the agent that it first answers for.
+                listed no keys.
         """
         vectors = torch.zeros(
             self.num_agents, self.num_features, dtype=torch.float64, device="cpu"
@@ -103,12 +102,12 @@ class RollCall:
     def _checked(self, node: int, reply: Message, number: int) -> Answer:
         if reply.has_error():
             raise MessageError(f"error {reply.error.code}: {reply.error.reason}")
-        # The node writes this itself. Whose reply it is, the superlink has checked.
+        # The node writes this itself, but the superlink has checked whose reply it is.
         if reply.metadata.src_node_id != node:
             raise MessageError(f"It says that it is node {reply.metadata.src_node_id}.")
         answer = Answer.from_records(reply.content, self.num_features)
         if answer.number != number:
-            raise MessageError(f"An answer of round {answer.number}.")
+            raise MessageError(f"The answer is for round {answer.number}.")
         if not 0 <= answer.agent < self.num_agents:
             raise MessageError(f"There is no agent {answer.agent}.")
         return answer
@@ -118,7 +117,7 @@ class RollCall:
     ) -> None:
         known = self.private_nodes.get(node)
         if known is None and not may_claim:
-            raise MessageError("Its key is of no agent.")
+            raise MessageError("Its key belongs to no agent.")
         if known is not None and known != agent:
             raise MessageError(f"It claims to be agent {agent}, but is agent {known}.")
         if known == agent:
@@ -155,13 +154,13 @@ def _read_nodes(path: Path, num_agents: int) -> dict[int, int]:
 
 
 class _OneLine(logging.Formatter):
-    """Keeps a record on one line, and a warning short: agents choose its text."""
+    """Keeps a record on one line and a warning short, since agents choose its text."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line."""
         text = record.getMessage()
         longest = _MAX_WARNING if record.levelno >= logging.WARNING else len(text)
-        # Escapes line ends, terminal sequences and letters that are not ASCII.
+        # Escapes line ends, terminal sequences and characters outside ASCII.
         line = text[:longest].encode("unicode_escape").decode("ascii")
         if longest < len(text):
             line = f"{line[:longest]}... ({len(text)} characters)"
@@ -169,9 +168,9 @@ class _OneLine(logging.Formatter):
 
 
 def open_private_log(folder: str | os.PathLike[str]) -> logging.Logger:
-    """Return a logger that writes to ``server.log`` in a folder and nowhere else.
+    """Return a logger that writes only to ``server.log`` in a folder.
 
-    Flower uploads what a ServerApp prints or logs, for whoever may read its runs.
+    Flower uploads what a ServerApp prints or logs, for everyone who may read its runs.
     """
     path = Path(folder) / "server.log"
     log = logging.getLogger(f"{__name__}.private.{path}")
@@ -181,7 +180,7 @@ def open_private_log(folder: str | os.PathLike[str]) -> logging.Logger:
         log.removeHandler(handler)
         handler.close()
     path.touch(mode=0o600)
-    path.chmod(0o600)  # also one that an earlier version left readable
+    path.chmod(0o600)  # the file may exist with other permissions
     handler = logging.FileHandler(path)
     handler.setFormatter(_OneLine("%(asctime)s %(message)s"))
     log.addHandler(handler)

@@ -1,16 +1,15 @@
 """The server's side: a Flower ServerApp around the server of DP-FTS-DE.
 
-In every round all connected agents are asked. Who of them counts is drawn inside
-:meth:`DPFTSServer.release` and told to nobody. The server waits for ``timeout``
-seconds; who has not answered by then counts as zero, and its weight is not given to
-others. While nobody is connected the server waits and spends nothing.
+In every round the server asks all connected agents. :meth:`DPFTSServer.release` draws
+the sample, which stays secret. The server waits for ``timeout`` seconds. An agent that
+has not answered by then counts as zero, and its weight is not given to others. While no
+agent is connected, the server waits and spends nothing.
 """
 
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import httpx
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.integrations.flower.messages import MESSAGE_TYPE, Question
-from botorch_dp.integrations.flower.node_keys import agents_of_nodes, read_keys
+from botorch_dp.integrations.flower.node_keys import read_keys
 from botorch_dp.integrations.flower.private_files import (
     UMASK,
     FolderLock,
@@ -34,36 +33,36 @@ from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpo
 from botorch_dp.optimizers.fts.server import DPFTSServer
 from botorch_dp.privacy import Ledger
 
-# Seconds between looks for replies and nodes, at most. Flower's own send_and_receive
-# looks every three.
+# The longest time in seconds between polls for replies and nodes. Flower's own
+# send_and_receive polls every three seconds.
 _POLL = 0.5
-_LAST = 2.0  # seconds before the end of a round in which each look is at all replies
+_LAST = 2.0  # the last seconds of a round, in which each poll asks for all replies
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds that are left."""
+    """Run the remaining rounds."""
     os.umask(UMASK)
     Deployment(DeploymentSettings.from_run_config(context.run_config)).run(grid)
 
 
 class Deployment:
-    """A server with its files: everything in the folder may be shown, except private/.
+    """A server with its files, which may be published except for ``private``.
 
-    ``state.pt`` holds the server's state and all broadcasts, ``ledger.sqlite`` what was
-    spent, ``certificate.txt`` and ``certificate.json`` what is guaranteed. In
-    ``private`` are a log and the bindings of nodes to agents. Only the owner can read
-    the folder.
+    ``state.pt`` contains the server's state and all broadcasts, ``ledger.sqlite`` the
+    charges, ``certificate.txt`` and ``certificate.json`` the guarantee. ``private``
+    contains a log and the bindings of nodes to agents. Only the owner can read the
+    folder.
 
     Args:
-        settings: How to run. If the folder holds a run with the same settings, it is
-            resumed.
+        settings: The settings. If the folder contains a run with the same settings, it
+            is resumed.
 
     Raises:
-        OptimizerStateError: If another server uses the folder, or the folder holds a
-            run with other settings or damaged files.
+        OptimizerStateError: If another server uses the folder, or it contains a run
+            with other settings or damaged files.
     """
 
     def __init__(self, settings: DeploymentSettings) -> None:
@@ -71,14 +70,10 @@ class Deployment:
         self.folder = private_folder(settings.output)
         private = private_folder(self.folder / "private")
         self._lock = FolderLock(private)
-        num_agents = settings.federation.num_agents
-        with self._released_on_error():
-            self._generator = None
-            if settings.seed is not None:
-                seeded = torch.Generator(device="cpu").manual_seed(settings.seed)
-                self._generator = seeded
+        try:
             self._agents_of_keys = None
             if settings.keys is not None:
+                num_agents = settings.federation.num_agents
                 self._agents_of_keys = read_keys(settings.keys, num_agents)
             self.server = self._new_server(Ledger(path=self.folder / "ledger.sqlite"))
             self.broadcasts: list[Tensor] = []
@@ -90,23 +85,19 @@ class Deployment:
                 private_path=private / "nodes.json",
             )
             self._resume()
-
-    @contextmanager
-    def _released_on_error(self) -> Iterator[None]:
-        try:
-            yield
         except BaseException:
             self._lock.release()
             raise
 
     def run(self, grid: Grid) -> None:
-        """Ask and release until all broadcasts are out, then say so to the agents."""
-        with self._released_on_error():
+        """Ask and release until all broadcasts are out, then inform the agents."""
+        try:
             self._run(grid)
-        self._lock.release()
+        finally:
+            self._lock.release()
 
     def _run(self, grid: Grid) -> None:
-        self._save()  # names the run before anyone hears of it
+        self._save()  # so that the run keeps its identity after a crash
         self._wait_for_all(grid)
         while not self.server.done:
             began = time.monotonic()
@@ -123,28 +114,19 @@ class Deployment:
         """Return the vectors of a round: private."""
         nodes, agents = self._connected(grid)
         number = self.server.num_broadcasts
+        federation, server = self.settings.federation, self.server
         question = Question(
-            self.settings.federation,
-            self._experiment,
-            number,
-            self.server.broadcast,
-            final,
+            federation, server.run_id, number, server.broadcast, final
         ).to_records()
+        # A later answer would not count, so the message ends with the round.
+        ttl, group = self.settings.timeout, str(number)
         messages = [
-            Message(
-                question,
-                node,
-                MESSAGE_TYPE,
-                ttl=self.settings.timeout,  # nobody works for a round that is over
-                group_id=str(number),
-            )
+            Message(question, node, MESSAGE_TYPE, ttl=ttl, group_id=group)
             for node in nodes
         ]
-        identifiers = list(grid.push_messages(messages))
-        asked = dict(zip(identifiers, nodes, strict=True))
-        replies = self._replies(grid, asked)
+        asked = dict(zip(grid.push_messages(messages), nodes, strict=True))
         return self._roll_call.vectors(
-            replies,
+            self._replies(grid, asked),
             number=number,
             connected=set(grid.get_node_ids()),
             agents_of_nodes=agents,
@@ -153,13 +135,13 @@ class Deployment:
     def _replies(
         self, grid: Grid, asked: Mapping[str, int]
     ) -> list[tuple[int, Message]]:
-        """Return what arrives in time, each with the node that was asked."""
+        """Return the replies that arrive in time, with the nodes that were asked."""
         waiting = deque(identifier for identifier in asked if identifier)
         deadline = time.monotonic() + self.settings.timeout
         replies: list[tuple[int, Message]] = []
         pause = Waiting(_POLL)
         while waiting and (left := deadline - time.monotonic()) > 0:
-            # Each look costs a call: most of those that wait can wait for others.
+            # Each miss costs a call, so a poll gives up after a few.
             misses = len(waiting) if left < _LAST else 1 + len(waiting) // 8
             for _ in range(len(waiting)):
                 identifier = waiting.popleft()
@@ -170,33 +152,37 @@ class Deployment:
                     if not misses:
                         break
                 else:
-                    # Not what a reply says of itself: its sender wrote that.
+                    # Not the node that a reply names: its sender wrote that.
                     replies += [(asked[identifier], reply) for reply in arrived]
             if waiting:
                 pause.sleep()
         return replies
 
     def _reply(self, grid: Grid, identifier: str, node: int) -> list[Message] | None:
-        """Return what has arrived, None for nothing yet."""
+        """Return the reply to a message, or None if there is none yet."""
         try:
-            # One by one: one that cannot be read would take the others along.
+            # One at a time, because an unreadable reply would hide the others.
             return list(grid.pull_messages([identifier])) or None
         except httpx.HTTPError:
-            raise  # the superlink is gone: the run can be resumed
+            raise  # the superlink has stopped; the run can be resumed
         except Exception as error:
             self._private_log.warning("node %d: unreadable, %r", node, error)
             return []
 
     def _nodes(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
-        """Return the nodes to ask, and their agents if the operator gave keys."""
+        """Return the nodes to ask, and their agents if the operator listed keys."""
         if self._agents_of_keys is None:
             return sorted(grid.get_node_ids()), None
-        keys = {node.node_id: node.public_key for node in grid.get_nodes()}
-        agents = agents_of_nodes(keys, self._agents_of_keys)
+        known = self._agents_of_keys
+        agents = {
+            node.node_id: known[node.public_key]
+            for node in grid.get_nodes()
+            if node.public_key in known
+        }
         return sorted(agents), agents
 
     def _connected(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
-        """Wait until somebody is there: a release about nobody would be wasted."""
+        """Wait for a node, because a release without agents would be wasted."""
         while True:
             nodes, agents = self._nodes(grid)
             if nodes:
@@ -210,12 +196,6 @@ class Deployment:
                 return
             time.sleep(_POLL)
 
-    # The files
-
-    @property
-    def _experiment(self) -> str:
-        return str(self.server.state_dict()["name"]).rpartition(" ")[2]
-
     def _save(self) -> None:
         shape = (0, self.server.num_regions, self.server.num_features)
         empty = torch.empty(shape, dtype=torch.float64, device="cpu")
@@ -226,7 +206,7 @@ class Deployment:
         }
         write_checkpoint(self.folder / "state.pt", state)
         if not self.server.num_broadcasts:
-            return  # nothing was released that a certificate could be about
+            return  # there is nothing to certify yet
         certificate = self.server.certificate()
         write_private(self.folder / "certificate.txt", f"{certificate}\n")
         write_private(self.folder / "certificate.json", certificate.to_json())
@@ -242,14 +222,16 @@ class Deployment:
             raise OptimizerStateError(f"{str(path)!r} is not the state of a server.")
         if state.get("federation") != self.settings.federation.to_json():
             raise OptimizerStateError(
-                f"output {str(self.folder)!r} holds a run of another federation: name "
-                "another folder."
+                f"output {str(self.folder)!r} contains a run of another federation: "
+                "name another folder."
             )
         self.server.load_state_dict(state["server"])
         self.broadcasts = list(state["broadcasts"])
 
     def _new_server(self, ledger: Ledger) -> DPFTSServer:
-        settings = self.settings
+        settings, generator = self.settings, None
+        if settings.seed is not None:
+            generator = torch.Generator(device="cpu").manual_seed(settings.seed)
         return DPFTSServer(
             settings.federation.weights(),
             settings.federation.num_features,
@@ -260,5 +242,5 @@ class Deployment:
             sensitivity=settings.sensitivity,
             num_rounds=settings.num_rounds,
             ledger=ledger,
-            generator=self._generator,
+            generator=generator,
         )

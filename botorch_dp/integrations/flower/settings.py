@@ -1,6 +1,6 @@
-"""What a deployment is told: all of it is public, and Flower shows it to every agent.
+"""The settings of a deployment: public, since Flower shows them to every agent.
 
-Flower carries it as the app's run config: flat, with dashes in names.
+Flower stores them as the app's run config, which is flat and has dashes in names.
 """
 
 from collections.abc import Mapping
@@ -15,28 +15,27 @@ from botorch_dp.optimizers.fts.federation import Federation
 
 @dataclass(frozen=True)
 class DeploymentSettings:
-    """How to run a federation.
+    """The settings of a deployed federation.
 
     Args:
-        federation: What agents and server share.
-        num_rounds: How many broadcasts.
+        federation: The settings that agents and server share.
+        num_rounds: The number of broadcasts.
         clip_norm: The bound S of the agents' vectors.
-        noise_multiplier: The noise z over the sensitivity.
-        output: The folder on the server's machine for state, ledger and certificate; a
-            run that finds them there goes on with the next round.
-        scores: The import path of agents' score function, ``"module:function"``; an
-            agent's node config may name another.
-        sampling_rate: The probability q that an agent counts in a round.
-        sample_size: Or the size of a uniform subset.
+        noise_multiplier: The ratio z of noise to sensitivity.
+        output: The folder on the server's machine for state, ledger and certificate. A
+            run that finds them there continues with the next round.
+        scores: The import path of the agents' score function, ``"module:function"``;
+            an agent's node config may name another.
+        sampling_rate: The probability q that an agent is in the sample of a round.
+        sample_size: The size of a uniform sample, instead of ``sampling_rate``.
         sensitivity: ``"tight"`` or ``"paper"``.
         keys: The folder on the server's machine with the agents' public keys,
-            ``agent-0.pub`` and so on, which say which node is which agent. Without it a
-            node is the agent that it first answers for, so that a stranger can take an
-            agent's place: only for a try on one machine.
-        timeout: How many seconds to wait for agents in a round.
-        start_timeout: How many seconds to wait for all agents before the first round.
-        seed: For experiments only: agents see it, so that the noise hides nothing from
-            them.
+            ``agent-0.pub`` and so on. Without it a node is the agent for which it first
+            answers, so a stranger can take an agent's place: for local trials only.
+        timeout: The number of seconds to wait for agents in a round.
+        start_timeout: The number of seconds to wait for all agents before round 0.
+        seed: The seed of noise and choices: for experiments only. Agents see it, so the
+            noise hides nothing from them.
 
     Example:
         >>> federation = Federation(
@@ -99,6 +98,6 @@ class DeploymentSettings:
         try:
             return cls(**values)
         except TypeError as error:
-            raise InvalidArgumentError(f"The run config is incomplete: {error}.") from (
-                error
-            )
+            raise InvalidArgumentError(
+                f"The run config is incomplete: {error}."
+            ) from error

@@ -1,11 +1,11 @@
 """The server's superlink: ``python -m botorch_dp.integrations.flower.superlink``.
 
-It takes the arguments of ``flower-superlink`` and is one, with two differences, because
+It is a ``flower-superlink`` with the same arguments and two differences, because the
 agents' vectors pass through its database:
 
 - Only its owner can read what it writes.
-- When it is asked to end, it removes the database. After a crash the database is still
-  there, and the superlink goes on with it. ``--keep-database`` never removes it.
+- It removes the database when it is asked to end. After a crash the database remains,
+  and the superlink continues with it. ``--keep-database`` always keeps it.
 """
 
 import argparse
@@ -26,9 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--database")
     own, others = parser.parse_known_args(arguments)
     os.umask(UMASK)
-    # A request to end unwinds the stack, as Ctrl-C does.
+    # SIGTERM unwinds the stack, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    # The package has a function of the same name as this module.
+    # The package also has a function with the name of this module.
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = [] if own.database is None else ["--database", own.database]
     sys.argv = ["flower-superlink", *others, *database]
@@ -40,11 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def remove_database(path: str | os.PathLike[str]) -> None:
-    """Remove a database of SQLite with the files that belong to it.
-
-    Args:
-        path: The file of the database; it need not exist.
-    """
+    """Remove an SQLite database, if it exists, and the files that belong to it."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         Path(f"{os.fspath(path)}{suffix}").unlink(missing_ok=True)
 

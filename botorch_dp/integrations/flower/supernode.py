@@ -1,13 +1,13 @@
 """An agent's node: ``python -m botorch_dp.integrations.flower.supernode``.
 
-It takes the arguments of ``flower-supernode`` and is one, with three differences:
+It is a ``flower-supernode`` with the same arguments and three differences:
 
 - Flower starts a new Python for every message, which imports torch. Here a worker
-  (:mod:`botorch_dp.integrations.flower.client_worker`) imports torch once and makes a
-  copy of itself for every message.
-- Flower looks for messages every three seconds. Here the node looks soon after the last
-  message, and less and less often while none comes.
-- Everything that it writes can be read by its owner only.
+  (:mod:`botorch_dp.integrations.flower.client_worker`) imports torch once and forks for
+  every message.
+- Flower polls for messages every three seconds. Here the node polls soon after the last
+  message, and less and less often while none arrives.
+- Only its owner can read what it writes.
 """
 
 import contextlib
@@ -24,17 +24,16 @@ from flwr.common.constant import ISOLATION_MODE_PROCESS
 from botorch_dp.integrations.flower.private_files import UMASK
 from botorch_dp.integrations.flower.waiting import Waiting
 
-_FOR_AN_ANSWER = 0.5  # how long Flower sleeps while the app works
+_WAITING_FOR_APP = 0.5  # how long Flower sleeps while the app works
 
 
 class Patience:
-    """The module ``time`` for Flower's loop, with another ``sleep``.
+    """Replaces the module ``time`` in Flower's loop, with another ``sleep``.
 
-    If Flower changes its loop so that this is not called any more, then a node looks
-    for messages as often as Flower's own.
+    If a future Flower does not call it any more, a node polls as often as Flower's own.
 
     Args:
-        begin: Called when Flower begins to wait for the app to answer a message.
+        begin: A function to call when Flower starts to wait for the app's answer.
     """
 
     def __init__(self, begin: Callable[[], object]) -> None:
@@ -44,12 +43,12 @@ class Patience:
         """Sleep for ``seconds`` or less.
 
         Args:
-            seconds: How long Flower wants to sleep, which tells what it waits for: 3
-                for a message, 0.5 for the app.
+            seconds: How long Flower wants to sleep: 3 if it waits for a message, 0.5
+                if it waits for the app.
         """
         if seconds != self._asked:
             self._asked, self._waiting = seconds, Waiting(seconds)
-            if seconds == _FOR_AN_ANSWER:
+            if seconds == _WAITING_FOR_APP:
                 self._begin()
         self._waiting.sleep()
 
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the node until it is stopped."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     os.umask(UMASK)
-    # The package has functions of the same names as these modules.
+    # The packages also have functions with the names of these modules.
     flower = importlib.import_module("flwr.supernode.cli.flower_supernode")
     loop = importlib.import_module("flwr.supernode.start_client_internal")
     options = flower._parse_args_run_supernode().parse_args(arguments)
@@ -79,14 +78,14 @@ def _start_worker(
     host = f"[{host}]" if ":" in host else host
     command = [sys.executable, "-m", "botorch_dp.integrations.flower.client_worker"]
     command += [f"{host}:{port}", *([certificates] if certificates else [])]
-    # It ends when this end of the pipe is closed, that is, with this process.
+    # The worker ends when this end of the pipe is closed, that is, with this process.
     return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
 
 
 def _wake(worker: "subprocess.Popen[bytes]") -> None:
-    """Tell the worker that a message is there."""
+    """Tell the worker that a message has arrived."""
     assert worker.stdin is not None
-    with contextlib.suppress(OSError):  # it has ended: the message expires
+    with contextlib.suppress(OSError):  # the worker has ended: the message expires
         worker.stdin.write(b"\n")
 
 

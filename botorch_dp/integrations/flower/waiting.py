@@ -1,4 +1,4 @@
-"""Sleep between looks: little at first, more the longer nothing comes."""
+"""Pauses between polls, which grow with the time spent waiting."""
 
 import time
 
@@ -7,19 +7,16 @@ _SHARE = 0.2
 
 
 class Waiting:
-    """Sleeps for a fifth of the time that it has been waiting.
+    """Sleeps for a fifth of the time that it has been waiting, at most ``longest``.
 
-    So what arrives waits for a fifth of its own time at most, and the number of looks
-    grows with the logarithm of the time.
-
-    Args:
-        longest: The longest sleep in seconds.
+    The delay is then at most a fifth of the whole wait, and the number of polls grows
+    with its logarithm.
     """
 
     def __init__(self, longest: float) -> None:
         self._longest, self._since = longest, time.monotonic()
 
     def sleep(self) -> None:
-        """Sleep until the next look."""
+        """Sleep until the next poll."""
         waited = time.monotonic() - self._since
         time.sleep(min(self._longest, max(_SHORTEST, _SHARE * waited)))

@@ -1,16 +1,16 @@
 r"""One budget to train a model with Opacus and to tune its hyperparameters.
 
-Tuning trains a model at every point it asks for, and each of them is a release about
-the training records: T steps of DP-GIBO with b points each, and a last run with what
-was found, are b T + 1 runs. A run is S steps of private gradient descent
-[Abadi2016deep]_, Gaussian releases of Poisson samples of the records. All of them
-together meet the guarantee: N runs on all records at :math:`\mu / \sqrt{N}` each,
-sampled ones by exact accounting. (That b T runs need :math:`\mu / (b \sqrt{T})` each,
-as [Sopa2025dpgibo]_ has it, asks for more noise than composition does.)
+Tuning trains a model at every point that it evaluates, and each model is a release
+about the training records: T steps of DP-GIBO with b points each, and a last run with
+the result, are b T + 1 runs. A run is S steps of private gradient descent
+[Abadi2016deep]_, which are Gaussian releases of Poisson samples of the records. All
+runs together meet the guarantee: N runs on all records with :math:`\mu / \sqrt{N}`
+each, and sampled runs by exact accounting. (The :math:`\mu / (b \sqrt{T})` for each of
+b T runs in [Sopa2025dpgibo]_ needs more noise than composition requires.)
 
-The losses that tuning is told depend on the models, hence on the training records, but
-only through what the training runs released: adaptive composition covers that, also if
-the same records serve for both.
+The losses for tuning depend on the models, and therefore on the training records, but
+only through the releases of the training runs. Adaptive composition covers this, even
+if training and tuning use the same records.
 
 References:
     .. [Abadi2016deep] M. Abadi, A. Chu, I. Goodfellow, H. B. McMahan, I. Mironov,

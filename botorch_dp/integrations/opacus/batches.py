@@ -1,6 +1,6 @@
 """Poisson batches for a private training run, drawn by a noise source.
 
-Opacus draws them from torch's generators, whose seeds can be tried one by one (see
+Opacus uses torch's generators, whose seeds an attacker can try one by one (see
 :mod:`botorch_dp.privacy.noise`).
 """
 
@@ -22,27 +22,25 @@ from torch.utils.data import (
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import NoiseSource
 
-# Rates are ones over whole numbers: only rounding is forgiven.
+# A rate is one over a whole number; only rounding errors are tolerated.
 _RATE_ROUNDING = 1e-9
 
 
 class PoissonBatches(Sampler[list[int]]):
-    """Batches that hold each record with the same probability, on its own.
+    """Batches that contain each record independently with the same probability.
 
     Args:
         num_records: The number of records.
-        sample_rate: The probability.
-        num_batches: How many batches to an epoch.
-        noise_source: What draws them.
-        device: Where it draws.
+        sample_rate: The probability that a record is in a batch.
+        num_batches: The number of batches of an epoch.
+        noise_source: The source of the samples.
+        device: The device of the samples.
 
     Attributes:
-        num_records: The number of records.
-        sample_rate: The probability.
-        epochs_begun: How many epochs have begun.
-        num_given: How many batches were drawn, and how many a loader gave.
-        sizes: Of the batches of the last epoch that no step has followed yet, oldest
-            first: workers draw ahead. They are secret.
+        epochs_begun: The number of epochs begun so far.
+        num_given: The number of batches drawn plus the number that a loader yielded.
+        sizes: The secret sizes of the batches of the last epoch that still need a
+            step, oldest first. There may be several, because workers draw ahead.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class PoissonBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.epochs_begun += 1
-        # A new one: what an epoch before this one still draws has no step.
+        # A new queue, because batches of an earlier epoch have no step any more.
         sizes = self.sizes = deque()
         for _ in range(self._num_batches):
             sample = self._noise_source.poisson_sample(
@@ -81,9 +79,9 @@ class PoissonBatches(Sampler[list[int]]):
 
 
 class PoissonLoader(DataLoader[Any]):
-    """A loader of Poisson batches, which count as given when it gives them.
+    """A loader that counts each Poisson batch when it yields the batch.
 
-    Workers draw ahead: only this tells the last batches of an epoch apart.
+    Workers draw ahead, so only this distinguishes the last batches of an epoch.
     """
 
     def __iter__(self) -> Any:
@@ -96,12 +94,7 @@ class PoissonLoader(DataLoader[Any]):
 def poisson_loader(
     data_loader: DataLoader[Any], batches: PoissonBatches
 ) -> DataLoader[Any]:
-    """Return a loader of the same records in Poisson batches, some maybe empty.
-
-    Args:
-        data_loader: Whose records, and how they are read.
-        batches: Which of them, and when.
-    """
+    """Return a loader of the same records in Poisson batches, which may be empty."""
     collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
     loader = PoissonLoader(
         data_loader.dataset,
@@ -115,27 +108,22 @@ def poisson_loader(
         prefetch_factor=data_loader.prefetch_factor,
         persistent_workers=data_loader.persistent_workers,
     )
-    read_record(loader, 0)  # what an empty batch looks like
+    read_record(loader, 0)  # the collate function learns the form of an empty batch
     return loader
 
 
 def read_record(data_loader: DataLoader[Any], number: int) -> Any:
-    """Return a batch of one record.
-
-    Args:
-        data_loader: Which reads it.
-        number: Its position in the data set.
-    """
+    """Return a batch with only the record at position ``number`` of the data set."""
     return data_loader.collate_fn([data_loader.dataset[number]])
 
 
 def num_prefetched(data_loader: DataLoader[Any]) -> int:
-    """Return how many batches a loader's workers draw ahead."""
+    """Return the number of batches that a loader's workers draw ahead."""
     return data_loader.num_workers * (data_loader.prefetch_factor or 0)
 
 
 def check_loader(data_loader: DataLoader[Any], *, sample_rate: float) -> int:
-    """Raise unless a loader goes over all records at the planned rate; count them."""
+    """Return the number of records; raise if the loader does not fit the plan."""
     if (
         not isinstance(data_loader, DataLoader)
         or isinstance(data_loader.dataset, IterableDataset)
@@ -152,9 +140,9 @@ def check_loader(data_loader: DataLoader[Any], *, sample_rate: float) -> int:
     ):
         raise InvalidArgumentError(
             "data_loader must go over all records of its data set, in order or "
-            "shuffled and in batches of one size, since batches are drawn anew and "
-            f"samplers are not used; got {_describe(batches)}. To train on some "
-            "records, give a data set of these: torch.utils.data.Subset."
+            f"shuffled, in batches of one size, got {_describe(batches)}. Private "
+            "training draws its own batches and ignores samplers. To train on some of "
+            "the records, use torch.utils.data.Subset."
         )
     if abs(len(data_loader) * sample_rate - 1) > _RATE_ROUNDING:
         raise InvalidArgumentError(

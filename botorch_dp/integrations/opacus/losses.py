@@ -1,9 +1,9 @@
-"""Losses of torch that are a mean over something else than records: refused where seen.
+"""Reject losses of torch that are not a mean over records.
 
 A mean over records divides by their number, which is known. With class weights torch
 divides by the sum of the weights of all targets, and with an ``ignore_index`` by the
-number of targets that are left. Then each record's gradient depends on the targets of
-the others, and clipping it does not bound what one record changes.
+number of remaining targets. Then the gradient of each record depends on the targets of
+other records, and clipping does not bound the influence of one record.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from botorch_dp.exceptions import InvalidArgumentError
 
-# Their means divide by the sum of the weights. (Those of other losses do not.)
+# Only the means of these losses divide by the sum of the weights.
 _LOSSES = {
     getattr(functional, name)
     for name in (
@@ -26,21 +26,21 @@ _LOSSES = {
         "nll_loss",
         "linear_cross_entropy",
         "mse_loss",
-        "l1_loss",  # whose weight torch 2.13 drops before it arrives here
+        "l1_loss",  # torch 2.13 drops its weight before this code sees it
         "huber_loss",
     )
-    if hasattr(functional, name)  # some are new
+    if hasattr(functional, name)  # older versions of torch lack some
 }
 _DEFAULT_IGNORED = -100
 _REMEDY = (
-    "which makes every record's gradient depend on the other records. Give "
-    "reduction='none', add up the losses of each record by itself and take the mean "
-    "over records; or give reduction='sum' and loss_reduction='sum'."
+    "which makes every record's gradient depend on the other records. Use "
+    "reduction='none', add up the losses of each record separately and take the mean "
+    "over records; or use reduction='sum' and loss_reduction='sum'."
 )
 
 
 class PrivateOutput(Tensor):
-    """An output of a private module, which notices the losses that it is given to."""
+    """An output of a private module that checks every loss computed from it."""
 
     @classmethod
     def __torch_function__(
@@ -59,7 +59,7 @@ class PrivateOutput(Tensor):
 
 
 class LossGuard(TorchFunctionMode):
-    """Notices the losses that a module computes by itself."""
+    """Checks the losses that a module computes internally."""
 
     def __torch_function__(
         self,
@@ -77,10 +77,10 @@ class LossGuard(TorchFunctionMode):
 def call_loss(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a loss of torch, or raise if its mean is over something else than records.
+    """Call a loss of torch, or raise if it is not a mean over records.
 
-    A target of -100 is left out by default. Whether there are any is private, so that
-    this is not refused: they count as zeros in a mean over all targets.
+    By default torch ignores targets of -100. Whether there are any is private, so they
+    do not raise; they count as zeros in a mean over all targets.
     """
     call = inspect.signature(func).bind(*args, **kwargs)
     call.apply_defaults()
@@ -88,7 +88,7 @@ def call_loss(
     if _reduction(given) != "mean":
         return func(*args, **kwargs)
     has_classes = "ignore_index" in given
-    # Weighted losses against probabilities of classes are divided by their number.
+    # With class probabilities as targets, torch divides by the number of records.
     of_indices = has_classes and not given["target"].is_floating_point()
     if given.get("weight") is not None and (of_indices or not has_classes):
         raise InvalidArgumentError(
@@ -99,7 +99,7 @@ def call_loss(
         return func(*args, **kwargs)
     if given["ignore_index"] not in (None, _DEFAULT_IGNORED):
         raise InvalidArgumentError(
-            f"{func.__name__} must have no ignore_index with reduction='mean', got "
+            f"{func.__name__} must not have an ignore_index with reduction='mean', got "
             f"{given['ignore_index']!r}: it divides by the number of other targets, "
             f"{_REMEDY}"
         )
@@ -111,7 +111,7 @@ def call_loss(
 
 
 def watched(outputs: Any) -> Any:
-    """Return outputs that notice the losses that they are given to."""
+    """Return outputs that check every loss computed from them."""
     return tree_map(
         lambda leaf: (
             leaf.as_subclass(PrivateOutput)

@@ -1,9 +1,9 @@
-"""What a module may hold of the records while Opacus trains it: nothing that is kept.
+"""Remove everything about records from a module that Opacus trains.
 
-Opacus leaves what it computes for every record on the module's layers and parameters,
-and all of it is saved with the module: inputs in ``activations``, gradients in
-``grad_sample``, a batch's size in ``max_batch_len``. So does a layer with running
-statistics.
+Opacus stores its results for every record on the module's layers and parameters, and
+saving the module saves them too: inputs in ``activations``, gradients in
+``grad_sample``, the size of a batch in ``max_batch_len``. Layers with running
+statistics also store values of records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,24 +30,24 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class UnsavedList(list[Any]):
-    """A list that is empty wherever it is saved or copied to."""
+    """A list whose copies and saved versions are empty."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return (list, ())
 
 
 def keep_activations_unsaved(module: nn.Module) -> None:
-    """Give layers the lists in which Opacus keeps inputs from forward to backward.
+    """Replace the lists in which Opacus stores the inputs of layers until backward().
 
-    Those of a forward pass that no backward pass follows stay there.
+    The inputs of a forward pass without a backward pass remain in these lists.
     """
     for _, layer in trainable_modules(module):
-        if getattr(layer, "activations", []) == []:  # else it is not Opacus's
+        if getattr(layer, "activations", []) == []:  # otherwise it is the layer's own
             layer.activations = UnsavedList()
 
 
 def forget_rows(module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
-    """Drop the gradients of single records, and how many there were."""
+    """Drop the gradients of single records and their number."""
     for layer in module.modules():
         if isinstance(getattr(layer, "activations", None), UnsavedList):
             vars(layer).pop("max_batch_len", None)
@@ -60,12 +60,9 @@ def forget_rows(module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
 def forget_gradients(
     module: nn.Module, parameters: list[nn.Parameter], *, keep: set[nn.Parameter]
 ) -> None:
-    """Drop what Opacus and autograd computed from records.
+    """Drop everything that Opacus and autograd computed from records.
 
-    Args:
-        module: Whose layers forget.
-        parameters: The parameters that forget.
-        keep: The parameters with a noisy gradient.
+    The parameters in ``keep`` have a noisy gradient, which they keep.
     """
     forget_rows(module, parameters)
     forget_passes(module)
@@ -75,7 +72,7 @@ def forget_gradients(
 
 
 def forget_passes(module: nn.Module) -> None:
-    """Drop the inputs of forward passes that wait for a backward pass."""
+    """Drop the inputs of forward passes without a backward pass."""
     for parameter in module.parameters():
         if hasattr(parameter, "_forward_counter"):
             parameter._forward_counter = 0
@@ -86,11 +83,11 @@ def forget_passes(module: nn.Module) -> None:
 
 
 class FixedState:
-    """Buffers, and parameters that no optimizer follows: what training must not change.
+    """The buffers and untrained parameters, which training must not change.
 
     Args:
-        module: Which has them.
-        followed: The parameters that an optimizer follows.
+        module: The module to watch.
+        followed: The parameters that an optimizer trains.
     """
 
     def __init__(self, module: nn.Module, followed: set[Tensor]) -> None:
@@ -105,18 +102,14 @@ class FixedState:
         }
 
     def changed(self, followed: set[Tensor]) -> str | None:
-        """Return the name of a tensor that is new or has changed, or None.
-
-        Args:
-            followed: The parameters that an optimizer follows.
-        """
+        """Return the name of a tensor that is new or has changed, or None."""
         for name, tensor in self._tensors():
             if tensor in followed:
                 continue
             first, version = self._first.get(name, (None, 0))
             if tensor is not first or tensor._version != version:
                 return name
-            # Writing through .data makes no version: only values tell.
+            # Writing through .data leaves the version unchanged, so compare values.
             if name in self._values and not is_equal(tensor, self._values[name]):
                 return name
         return None
@@ -127,35 +120,35 @@ class FixedState:
 
 
 def is_equal(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are the same, including what is not a number."""
+    """Return whether two tensors are equal, where NaN equals NaN."""
     if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return False
     if a.layout != torch.strided:
-        return True  # what is sparse is not compared
+        return True  # sparse tensors are not compared
     if torch.equal(a, b):
         return True
     return bool(torch.isclose(a, b, rtol=0.0, atol=0.0, equal_nan=True).all())
 
 
 def check_module(module: nn.Module, optimizer: Optimizer) -> torch.device:
-    """Raise unless these two can be made private; return the parameters' device."""
+    """Return the device of the parameters; raise if training cannot be private."""
     if not isinstance(module, nn.Module) or _is_wrapped(module):
         raise InvalidArgumentError(
-            "module must be a plain torch.nn.Module, neither private yet nor "
-            "distributed, and no part or whole of one that is, got "
-            f"{type(module).__name__}; to_standard_module() undoes Opacus's wrapper."
+            "module must be a plain torch.nn.Module, neither already private nor "
+            "distributed, and neither a part nor a container of such a module, got "
+            f"{type(module).__name__}. to_standard_module() removes Opacus's wrapper."
         )
     errors = [*ModuleValidator.validate(module), *GradSampleHooks.validate(module)]
     if errors:
         raise InvalidArgumentError(
-            f"module must be one that Opacus can train, see its ModuleValidator: "
+            "module must pass the ModuleValidator of Opacus: "
             f"{'; '.join(map(str, errors))}"
         )
     for name, layer in module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
             raise InvalidArgumentError(
-                f"module must have no max_norm, which {name!r} has: it changes weights "
-                "whenever a record uses them, without noise."
+                f"module must not use max_norm, but {name!r} does: it changes weights "
+                "without noise whenever a record uses them."
             )
     if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DPOptimizer):
         raise InvalidArgumentError(
@@ -165,14 +158,14 @@ def check_module(module: nn.Module, optimizer: Optimizer) -> torch.device:
     followed = [p for group in optimizer.param_groups for p in group["params"]]
     if not set(module.parameters()).issuperset(followed):
         raise InvalidArgumentError(
-            "optimizer must have parameters of module alone: make it from "
+            "optimizer must only have parameters of module: create it from "
             "module.parameters()."
         )
     dtypes = {parameter.dtype for parameter in followed}
     if not dtypes.issubset(_DTYPES):
         raise InvalidArgumentError(
             "optimizer must have parameters of dtype torch.float32 or torch.float64, "
-            f"got {sorted(map(str, dtypes))}; convert them first, e.g. with "
+            f"got {sorted(map(str, dtypes))}. Convert them first, e.g. with "
             "module.float()."
         )
     devices = {parameter.device for parameter in followed}

@@ -1,13 +1,14 @@
-"""Opacus's module that computes gradients of single records, and sees that it can.
+"""Opacus's module for gradients of single records, with checks of its assumptions.
 
-Row i of a layer's gradients is taken for record i. Opacus does not look whether it is:
-of a layer that a few records pass once more, it adds their rows to those of the first
-ones, and a recurrent layer takes packed sequences in the order of their lengths, other
-layers in that of the batch. Then no row is of one record, and clipping bounds nothing.
+Row i of a layer's gradients must belong to record i, but Opacus does not check this. If
+a few records pass through a layer again, it adds their rows to those of the first
+records. A recurrent layer takes packed sequences in the order of their lengths, other
+layers in the order of the batch. Then no row belongs to one record, and clipping bounds
+nothing.
 
-Nor is it where a layer's first dimension is time. If there are not as many times as
-records, the step is refused. Where every batch has all records, the two numbers may
-always agree: then a module is tried with batches of two other sizes first.
+The same happens if the first dimension of a layer is time. The step is rejected if the
+number of times differs from the number of records. If every batch has all records, the
+two numbers may always agree, so the module is first called with two other batch sizes.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,33 +26,34 @@ from botorch_dp.integrations.opacus.batches import PoissonBatches
 from botorch_dp.integrations.opacus.losses import LossGuard, unwatched, watched
 from botorch_dp.integrations.opacus.modules import forget_passes, is_equal
 
-# Two of them: the length of a sequence can be one of both only.
+# Two sizes, because the length of a sequence can equal only one of them.
 _DUMMY_SIZES = (2, 3)
-# Errors say nothing of how many rows there are.
+# These errors must not reveal the number of rows.
 _NOT_BATCH_FIRST = (
     "module must have one gradient for each record of a batch: the first dimension of "
-    "every layer's input must be the batch's, not that of time or of tokens. With "
-    "copies of one record in batches of other sizes, the module failed, or its layers "
-    "had other numbers of rows than records."
+    "every layer's input must be the batch, not time or tokens. With copies of one "
+    "record in batches of other sizes, the module failed, or its layers did not have "
+    "one row for each record."
 )
 _AMBIGUOUS = (
-    "module must have inputs whose first dimension is the batch's. One of them has "
-    "another dimension as large, and does not begin with the record that comes first: "
-    "it may have time first. Leave out a record, pad sequences by one step, or give "
-    "the module what the loader gave."
+    "module must have inputs whose first dimension is the batch. One of them has "
+    "another dimension of the same size and does not start with the first record, so "
+    "it may have time first. Leave out a record, pad sequences by one step, or pass "
+    "the batch of the loader to the module unchanged."
 )
 
 
 class Passes:
-    """How many records passed through layers, of the last batch that did: a secret.
+    """The secret numbers of records of the last batch that passed through layers.
 
     Args:
-        batches: What draws them.
-        read: Returns a batch of the record of this number alone.
+        batches: The Poisson batches of the run.
+        read: Returns a batch with only the record at a position.
 
     Attributes:
-        tried: Which layers were tried with inputs of which shapes.
-        num_added: How many records of a batch have been added up, of its first parts.
+        tried: The layers and input shapes that were tried with other batch sizes.
+        num_added: The number of records of the current batch whose gradients are
+            already added up.
     """
 
     def __init__(
@@ -68,40 +70,40 @@ class Passes:
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is a run: not for a module that was saved or copied."""
+        """Whether there is a run; a saved or copied module has none."""
         return self._batches is not None
 
     @property
     def are_of_all_records(self) -> bool:
-        """Whether every batch has all records, so that its size is no secret."""
+        """Whether every batch has all records, so its size is public."""
         return self._batches is not None and self._batches.sample_rate == 1
 
     def next_record(self) -> Any:
-        """Return a batch of the record that comes next, where all are in order."""
+        """Return a batch of the next record, where all records come in order."""
         if self._read is None or self._batches is None:
             return None
-        if self.num_added >= self._batches.num_records:  # all of them had their step
+        if self.num_added >= self._batches.num_records:  # all had their step
             return None
         return self._read(self.num_added)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Passes, ())  # nothing of it is saved or copied
+        return (Passes, ())  # saves and copies are empty
 
     def is_new_batch(self) -> bool:
-        """Return whether there is another batch than at the last pass."""
+        """Return whether the batch has changed since the last pass."""
         return self._batches is not None and self._batch != self._batches.num_given
 
     def begin(self) -> None:
-        """Forget the passes of the batch before."""
+        """Forget the passes of the previous batch."""
         self._batch = 0 if self._batches is None else self._batches.num_given
         self._sizes.clear()
 
     def note(self, num_records: int) -> None:
-        """Note a pass."""
+        """Record a pass with this number of records."""
         self._sizes.add(num_records)
 
     def sizes(self) -> set[int]:
-        """Return the different numbers of records."""
+        """Return the different numbers of records of the passes."""
         return set(self._sizes)
 
     def clear(self) -> None:
@@ -110,12 +112,12 @@ class Passes:
 
 
 class PrivateModule(GradSampleModule):
-    """A module whose passes tell how many records they had.
+    """A module that records the number of records in each of its passes.
 
     Args:
-        module: What to train.
-        loss_reduction: How the loss sums up a batch: ``"mean"`` or ``"sum"``.
-        passes: Takes note of passes through layers.
+        module: The module to train.
+        loss_reduction: The reduction of the loss over a batch: ``"mean"`` or ``"sum"``.
+        passes: The record of passes through layers.
     """
 
     def __init__(
@@ -123,10 +125,10 @@ class PrivateModule(GradSampleModule):
     ) -> None:
         super().__init__(module, loss_reduction=loss_reduction)
         self.passes = passes
-        self._tried_rows: set[int] | None = None  # of layers, while a batch is tried
+        self._tried_rows: set[int] | None = None  # only while other sizes are tried
         self.forbid_grad_accumulation()
         recurrent = [m for m in module.modules() if isinstance(m, DPRNNBase)]
-        # Their cells have fewer records where short sequences have ended.
+        # Their cells have fewer records after the end of short sequences.
         self._cells = {cell for layer in recurrent for cell in layer.modules()}
         for layer in recurrent:
             handle = layer.register_forward_pre_hook(
@@ -135,7 +137,7 @@ class PrivateModule(GradSampleModule):
             self.autograd_grad_sample_hooks.append(handle)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module, which must not change its own parameters meanwhile."""
+        """Call the module, which must not change its own parameters."""
         before = self._versions()
         args, kwargs = unwatched((args, kwargs))
         learns = torch.is_grad_enabled() and self.hooks_enabled
@@ -145,15 +147,15 @@ class PrivateModule(GradSampleModule):
             outputs = super().forward(*args, **kwargs)
         if self._versions() != before:
             raise InvalidArgumentError(
-                "module must not change its parameters when it is called, which would "
-                "let them follow records without noise."
+                "module must not change its parameters when it is called: they would "
+                "depend on records without noise."
             )
         return watched(outputs) if learns and self.passes.has_batches else outputs
 
     def capture_activations_hook(
         self, module: nn.Module, forward_input: Any, _forward_output: Any
     ) -> None:
-        """Keep the inputs of a layer, and note how many records they are of."""
+        """Store the inputs of a layer and record their number of records."""
         if self._tried_rows is not None:
             if self._is_trained(module) and module not in self._cells:
                 self._tried_rows.add(len(forward_input[-1]))
@@ -168,17 +170,17 @@ class PrivateModule(GradSampleModule):
     def capture_backprops_hook(
         self, module: nn.Module, *args: Any, **kwargs: Any
     ) -> None:
-        """Compute the gradients of single records, if they are of the last batch."""
+        """Compute the gradients of single records of the last batch."""
         if self.hooks_enabled and not getattr(module, "activations", None):
             self.passes.clear()  # no step can follow
             raise InvalidArgumentError(
-                "backward() must be of a loss of one batch, the one that was given "
-                "last, through layers in training mode, and once."
+                "backward() must be called once, on a loss of one batch, the last one "
+                "of the loader, with layers in training mode."
             )
         super().capture_backprops_hook(module, *args, **kwargs)
 
     def _notice_batch(self) -> None:
-        """Let go of passes of a batch before that no backward pass has followed."""
+        """Drop forward passes of an earlier batch that had no backward pass."""
         if self.passes.is_new_batch():
             self.passes.begin()
             forget_passes(self._module)
@@ -186,21 +188,16 @@ class PrivateModule(GradSampleModule):
     def _check_first_dimensions(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Raise unless the rows of all layers are as many as the records of a batch.
-
-        Args:
-            args: The inputs of the module.
-            kwargs: The inputs by name.
-        """
+        """Raise unless all layers have one row for each record of a batch."""
         leaves, tree = tree_flatten((args, kwargs))
         trained = tuple(self._is_trained(layer) for layer in self._module.modules())
         shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor))
         is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
-        # Packed sequences say themselves how many there are.
+        # Packed sequences know their number.
         if not any(trained) or is_packed or (trained, shapes) in self.passes.tried:
             return
         sizes = self._rows_of_layers(args, kwargs)
-        # If there are several, the step is refused. One row is of one record.
+        # Several sizes make the step raise. A single row belongs to a single record.
         if len(sizes) == 1 and max(sizes) > 1:
             self._try_other_sizes(leaves, tree, size=sizes.pop())
             self.passes.tried.add((trained, shapes))
@@ -217,7 +214,7 @@ class PrivateModule(GradSampleModule):
             args, kwargs = tree_unflatten(dummies, tree)
             try:
                 sizes = self._rows_of_layers(args, kwargs)
-            except Exception:  # its text may hold values of records
+            except Exception:  # its text may contain values of records
                 sizes = set()
             if sizes != {dummy_size}:
                 raise InvalidArgumentError(_NOT_BATCH_FIRST)
@@ -225,12 +222,12 @@ class PrivateModule(GradSampleModule):
     def _rows_of_layers(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> set[int]:
-        """Call the module, and return the first dimensions of its layers' inputs."""
+        """Call the module and return the first dimensions of its layers' inputs."""
         rows: set[int] = set()
         self._tried_rows = rows
         cuda = {p.device for p in self._module.parameters() if p.device.type == "cuda"}
         try:
-            # Dropout and the like draw what they would have drawn.
+            # Random layers such as dropout must not draw different numbers later.
             with torch.no_grad(), torch.random.fork_rng(devices=list(cuda)):
                 self._module(*args, **kwargs)
         finally:
@@ -245,11 +242,11 @@ class PrivateModule(GradSampleModule):
             return
         sequences = inputs[0] if inputs else named["input"]
         if isinstance(sequences, PackedSequence):
-            if sequences.sorted_indices is not None:  # in whatever order they were
+            if sequences.sorted_indices is not None:  # they were reordered
                 raise InvalidArgumentError(
-                    "Sequences must be packed with enforce_sorted=True, of records "
-                    "that were sorted by length, longest first, before any layer: "
-                    "otherwise layers have them in different orders."
+                    "Sequences must be packed with enforce_sorted=True, and records "
+                    "must be sorted by length, longest first, before any layer. "
+                    "Otherwise the order of records differs between layers."
                 )
             num_records = int(sequences.batch_sizes[0])
         else:
@@ -275,7 +272,7 @@ class PrivateModule(GradSampleModule):
 
 
 def _resized(leaf: Any, size: int, dummy_size: int) -> Any:
-    """Return copies of the first record of an input, if it is of records."""
+    """Return copies of the first record of an input, if it has records."""
     if not isinstance(leaf, Tensor) or size not in leaf.shape:
         return leaf
     dim = list(leaf.shape).index(size)
@@ -283,7 +280,7 @@ def _resized(leaf: Any, size: int, dummy_size: int) -> Any:
 
 
 def _begins_with_one_of(leaf: Tensor, records: list[Any]) -> bool:
-    """Return whether the first row of an input is a record."""
+    """Return whether the first row of an input is one of the records."""
     return any(
         isinstance(record, Tensor)
         and record.shape == (1, *leaf.shape[1:])

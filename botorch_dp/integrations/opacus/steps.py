@@ -1,7 +1,7 @@
-"""The steps of one private training run: Opacus's, as many as were paid for.
+"""The optimizer of one private training run, limited to the steps that were paid for.
 
-Noise comes from a :class:`~botorch_dp.privacy.NoiseSource`, gradients are clipped and
-added up in double precision, and none of them outlives its step.
+Noise comes from a :class:`~botorch_dp.privacy.NoiseSource`. Gradients are clipped and
+added up in double precision, and dropped after the step.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,52 +23,53 @@ from botorch_dp.integrations.opacus.modules import (
 from botorch_dp.integrations.opacus.private_module import Passes
 from botorch_dp.privacy import NoiseSource
 
-# What is taken off the norm to clip to. A sum of n clipped gradients rounds by no more
-# than n^2 2^-53 norms: of up to 60,000, two such errors are less than this.
+# The relative reduction of the clipping norm. The rounding error of a sum of n clipped
+# gradients is at most n^2 2^-53 norms. For n up to 60,000, two such errors are smaller.
 _ROUNDING = 1e-6
-# Entries that are converted to double at a time: a copy of all would take memory.
+# The number of entries converted to double at a time, to save memory.
 _CHUNK = 2**18
-# Set on the optimizer that was given while a private step lets it move.
+# This attribute of the given optimizer is True during a private step only.
 _MAY_MOVE = "_is_in_private_step"
-# Errors say nothing of how many rows there are: sizes of batches are secret.
+# These errors must not reveal the number of rows: sizes of batches are secret.
 _WRONG_ROWS = (
     "module must have one gradient for each record of a batch: the first dimension of "
-    "every layer's input must be the batch's, and every record must pass through every "
-    "layer. Each batch must have its step(), an empty one too; after one without, "
-    "begin another epoch."
+    "every layer's input must be the batch, and every record must pass through every "
+    "layer. Each batch, even an empty one, needs its step(); after a batch without a "
+    "step, start another epoch."
 )
 _NO_GRADIENTS = (
-    "Each step must have a batch's gradients for the parameters of the optimizer that "
-    "require them: call backward() before step(), after one forward pass; make others "
-    "under torch.no_grad()."
+    "Each step needs gradients of a batch for the parameters of the optimizer that "
+    "require them: call backward() before step(), after one forward pass. Use "
+    "torch.no_grad() for other forward passes."
 )
 _NO_BATCH = (
-    "Each step must have a Poisson batch of its own, which is what was paid for: "
+    "Each step needs a Poisson batch of its own, because only that was paid for: "
     "iterate the loader that make_private returned, one step for each of its batches."
 )
 
 
 class BudgetedOptimizer(DPOptimizer):
-    """Opacus's optimizer, for as many steps as were paid for.
+    """Opacus's optimizer, limited to the steps that were paid for.
 
-    A step that is refused changes no parameter. After a step, refused or not, neither
-    parameters nor layers hold anything of the records; between ``backward()`` and
-    ``step()`` they do. An optimizer cannot be copied or saved, see ``state_dict()``.
+    A step that raises changes no parameter. After a step, even one that raises,
+    neither parameters nor layers store anything about records; between ``backward()``
+    and ``step()`` they do. The optimizer cannot be copied or saved; use its
+    ``state_dict()``.
 
     Args:
-        optimizer: The ``torch.optim`` optimizer that follows the noisy gradients.
-        module: The module that has its parameters.
-        passes: What has noted the passes through its layers.
-        batches: What draws the batches.
-        num_prefetched: How many of them workers draw ahead.
-        num_steps: How many steps were paid for.
-        noise_source: Where the noise comes from.
-        noise_multiplier: Standard deviation of the noise over ``max_grad_norm``.
+        optimizer: The ``torch.optim`` optimizer that uses the noisy gradients.
+        module: The module with the parameters.
+        passes: The record of passes through its layers.
+        batches: The Poisson batches of the run.
+        num_prefetched: The number of batches that workers draw ahead.
+        num_steps: The number of steps that were paid for.
+        noise_source: The source of the noise.
+        noise_multiplier: The standard deviation of the noise over ``max_grad_norm``.
         max_grad_norm: The norm to which a record's gradient is clipped.
-        **kwargs: As for Opacus's ``DPOptimizer``.
+        **kwargs: Further arguments of Opacus's ``DPOptimizer``.
 
     Attributes:
-        steps_left: How many steps of those paid for were not taken.
+        steps_left: The number of paid steps that are left.
     """
 
     def __init__(
@@ -93,36 +94,36 @@ class BudgetedOptimizer(DPOptimizer):
         self._module = module
         self._fixed = FixedState(module, self._followed())
         self._passes = passes
-        # Here and not on the parameters, which other runs may train, too.
+        # Not on the parameters, because other runs may train them as well.
         self._sums: dict[nn.Parameter, Tensor] = {}
         self._batches = batches
         self._num_prefetched = num_prefetched
         self._epoch = batches.epochs_begun
-        self._num_rows = 0  # of gradients since the last noise
+        self._num_rows = 0  # the number of gradients since the last noise
         optimizer.register_step_pre_hook(self._guard)
         keep_activations_unsaved(module)
 
     @property
     def accumulated_iterations(self) -> int:
-        """One: more backward passes than one before a step are refused."""
+        """One: a second backward pass before a step raises."""
         return 1
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What ``GradScaler.step`` asks for before anything else: refused."""
+        """Raise when ``GradScaler.step`` reads this attribute, which it does first."""
         self.discard()
         raise InvalidArgumentError(
-            "optimizer must be used without torch.amp.GradScaler, which leaves out "
-            "steps where a record's gradient is not finite, and its scale tells so: "
-            "use torch.autocast without a scaler. Nothing was drawn and no parameter "
+            "optimizer must be used without torch.amp.GradScaler, which skips a step "
+            "and changes its scale if a record's gradient is not finite. Use "
+            "torch.autocast without a scaler. Nothing was drawn and no parameter "
             "changed."
         )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step, on the batch that was drawn for it.
+        """Take one step on the batch that was drawn for it.
 
         Args:
-            closure: Computes the gradients, if they are not there yet.
+            closure: A function that computes the gradients, if they do not exist yet.
 
         Returns:
             None.
@@ -142,14 +143,14 @@ class BudgetedOptimizer(DPOptimizer):
         """Turn the gradients of a batch into noisy ones, or raise.
 
         Args:
-            closure: Not used; ``step`` calls it.
+            closure: Not used, because ``step`` calls it.
 
         Returns:
-            Whether the noisy gradients are there, or the batch has further parts.
+            True if the noisy gradients are ready, False if the batch has further parts.
         """
         del closure
         self._notice_epoch()
-        # Off the queue whatever happens, or later batches would get this one's signal.
+        # Always take it off the queue, or it would be applied to a later batch.
         is_part = bool(self._check_skip_next_step())
         try:
             self.clip_and_accumulate()
@@ -160,10 +161,10 @@ class BudgetedOptimizer(DPOptimizer):
             self.discard()
             raise
         finally:
-            # Used up, also if refused: the next step has the next batch.
+            # The batch is used up even if the step raises.
             if not is_part and self._batches.sizes:
                 self._batches.sizes.popleft()
-        # A parameter frozen since backward() has no noise on its gradient.
+        # The gradient of a parameter frozen since backward() has no noise: drop it.
         self._forget_gradients(keep=[] if is_part else self.params)
         if is_part:
             self._is_last_step_skipped = True
@@ -174,13 +175,13 @@ class BudgetedOptimizer(DPOptimizer):
         return True
 
     def clip_and_accumulate(self) -> None:
-        """Clip every record's gradient and add up; refuse what was not paid for."""
+        """Clip every record's gradient and add them up; raise if not paid for."""
         self._check_step()
         parameters = self.params
         if not parameters:
             raise InvalidArgumentError(
-                "optimizer must have a parameter that requires a gradient: all of them "
-                "are frozen, so that there is nothing to add noise to."
+                "optimizer must have a parameter that requires a gradient, but all of "
+                "them are frozen."
             )
         gradients = [self._rows_of(p) for p in parameters]
         used = [rows for rows in gradients if rows is not None]
@@ -192,10 +193,10 @@ class BudgetedOptimizer(DPOptimizer):
         self._num_rows += len(used[0])
         self._check_rows(is_whole=False)
         norms = torch.stack([_norms(rows) for rows in used]).norm(dim=0)
-        # One over infinity is zero, and one over zero is cut off: never not a number.
+        # An infinite norm gives zero and a zero norm infinity, cut at 1: never NaN.
         factors = ((1 - _ROUNDING) * self.max_grad_norm / norms).clamp(max=1.0)
         for parameter, rows in zip(parameters, gradients, strict=True):
-            if rows is None:  # no record has used it: zeros
+            if rows is None:  # no record used this parameter
                 total = torch.zeros(
                     parameter.numel(), dtype=torch.float64, device=parameter.device
                 )
@@ -203,23 +204,23 @@ class BudgetedOptimizer(DPOptimizer):
                 total = _weighted_sum(factors, rows)
             before = self._sums.get(parameter)
             self._sums[parameter] = total if before is None else before + total
-            parameter.grad_sample = None  # counted once
+            parameter.grad_sample = None  # must not be added twice
         self._passes.num_added = self._num_rows
 
     def add_noise(self) -> None:
-        """Turn the sums of clipped gradients into what a step may follow."""
+        """Add noise to the sums of clipped gradients."""
         self._check_rows(is_whole=True)
-        self.steps_left -= 1  # whatever happens next
+        self.steps_left -= 1  # even if something fails afterwards
         std = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
             noisy = self._noise_source.add_gaussian(self._sums.pop(parameter), std)
             parameter.grad = noisy.to(parameter.dtype).view_as(parameter)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clear gradients, except the sum over those parts of a batch that had a step.
+        """Clear gradients, except the sum over earlier parts of a batch.
 
         Args:
-            set_to_none: As in torch.
+            set_to_none: Passed on to the ``torch.optim`` optimizer.
         """
         forget_rows(self._module, self._parameters())
         if not self._is_last_step_skipped:
@@ -227,7 +228,7 @@ class BudgetedOptimizer(DPOptimizer):
         self.original_optimizer.zero_grad(set_to_none)
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Say whether the next batch is a part of one; for ``BatchMemoryManager``.
+        """Set whether the next batch is a part of one; for ``BatchMemoryManager``.
 
         Args:
             do_skip: Whether further parts follow.
@@ -237,25 +238,25 @@ class BudgetedOptimizer(DPOptimizer):
             self.discard()
             self._step_skip_queue.clear()
             raise InvalidArgumentError(
-                "Each batch of a BatchMemoryManager must have its step(), an empty one "
-                "too: without it, parts of two batches become one step. All gradients "
-                "were dropped; begin another epoch."
+                "Each batch of a BatchMemoryManager, even an empty one, needs its "
+                "step(); otherwise parts of two batches would become one step. All "
+                "gradients were dropped. Start another epoch."
             )
         super().signal_skip_step(do_skip)
 
     def discard(self) -> None:
-        """Forget everything that was computed from records and not released."""
+        """Drop everything that was computed from records and not released."""
         self._forget_gradients(keep=[])
         self._forget_sums()
 
     def __reduce__(self) -> NoReturn:
         raise InvalidArgumentError(
-            "This optimizer cannot be copied or saved: a copy would take steps that "
-            "nobody paid for. Save module.state_dict() and optimizer.state_dict()."
+            "This optimizer cannot be copied or saved: a copy could take steps that "
+            "were not paid for. Save module.state_dict() and optimizer.state_dict()."
         )
 
     def _check_step(self) -> None:
-        """Raise unless the next step is one of those paid for, on what was planned."""
+        """Raise unless the next step is paid for and follows the plan."""
         if self.steps_left < 1:
             raise BudgetExceededError(
                 f"All {self._num_steps} steps of this run have been taken. Nothing was "
@@ -264,19 +265,20 @@ class BudgetedOptimizer(DPOptimizer):
         for name, value in self._planned.items():
             if getattr(self, name) != value:
                 raise InvalidArgumentError(
-                    f"{name} must stay {value!r}, which was paid for, got "
+                    f"{name} must stay {value!r}, as paid for, got "
                     f"{getattr(self, name)!r}."
                 )
         changed = self._fixed.changed(self._followed())
         if changed is not None:
             raise InvalidArgumentError(
-                f"module must not change {changed!r} in training, which has no noise "
-                "on it: use layers without running statistics (GroupNorm, LayerNorm). "
-                "What is made at first use: run the module once before make_private."
+                f"module must not change {changed!r} in training, because the change "
+                "has no noise. Use layers without running statistics (GroupNorm, "
+                "LayerNorm). If the first call creates it, call the module once before "
+                "make_private."
             )
 
     def _check_rows(self, *, is_whole: bool) -> None:
-        """Raise unless the gradients so far can be those of the batch, or are all."""
+        """Raise if there are more gradients than records, or fewer at the end."""
         if not self._batches.sizes:
             raise InvalidArgumentError(_NO_BATCH)
         size = self._batches.sizes[0]
@@ -284,42 +286,42 @@ class BudgetedOptimizer(DPOptimizer):
             raise InvalidArgumentError(_WRONG_ROWS)
 
     def _guard(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Raise unless a private step lets the optimizer that was given move."""
+        """Raise unless the given optimizer is called by a private step."""
         del args, kwargs
         if not getattr(optimizer, _MAY_MOVE, False):
             self.discard()
             raise InvalidArgumentError(
-                "step() must be that of the optimizer that make_private returned: the "
-                "one that it was given would follow gradients without noise. All "
-                "gradients were dropped. For other training, make another optimizer."
+                "step() must be called on the optimizer that make_private returned: "
+                "the given optimizer would use gradients without noise. All gradients "
+                "were dropped. For other training, create another optimizer."
             )
 
     def _rows_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return one row for each record; what is not finite is zero.
+        """Return one row for each record, with zeros for entries that are not finite.
 
-        None is for a parameter of a layer that was not used.
+        The result is None for a parameter of a layer that was not used.
         """
         gradient = getattr(parameter, "grad_sample", None)
         if isinstance(gradient, list):
             raise InvalidArgumentError(
-                "Each step must have one Poisson batch, which is what was paid for: "
-                "call step() after every backward()."
+                "Each step needs exactly one Poisson batch, because only that was paid "
+                "for: call step() after every backward()."
             )
         if gradient is None:
-            if hasattr(parameter, "_current_grad_sample"):  # of some passes of more
+            if hasattr(parameter, "_current_grad_sample"):  # passes are left
                 raise InvalidArgumentError(_NO_GRADIENTS)
             if not hasattr(parameter, "_forward_counter"):
                 raise InvalidArgumentError(
-                    "optimizer must have parameters of module alone, as they were in "
-                    "make_private: of others there are no gradients of single records."
+                    "optimizer must only have parameters that module had in "
+                    "make_private: others have no gradients of single records."
                 )
             return None
-        # Clipping bounds what is finite only: infinity times zero is not a number.
+        # Clipping bounds only finite values: infinity times zero is NaN.
         gradient.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return gradient.reshape(len(gradient), parameter.numel())
 
     def _notice_epoch(self) -> None:
-        """Forget the parts of a batch that the epoch before left undone."""
+        """Drop the parts of a batch that the previous epoch left unfinished."""
         if self._epoch != self._batches.epochs_begun:
             self._epoch = self._batches.epochs_begun
             self._step_skip_queue.clear()
@@ -335,7 +337,7 @@ class BudgetedOptimizer(DPOptimizer):
         self._is_last_step_skipped = False
 
     def _parameters(self) -> list[Any]:
-        """Return all parameters of the module, and the optimizer's if others."""
+        """Return all parameters of the module and of the optimizer."""
         return list(dict.fromkeys([*self._module.parameters(), *self._followed()]))
 
     def _followed(self) -> set[Any]:
@@ -358,7 +360,7 @@ def _weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def _in_double(rows: Tensor) -> Iterator[Tensor]:
-    """Give some rows after the others, each time in the same place."""
+    """Yield the rows in chunks that share one buffer."""
     size = max(1, _CHUNK // max(1, rows.shape[-1]))
     shape = min(size, len(rows)), rows.shape[-1]
     place = torch.empty(shape, dtype=torch.float64, device=rows.device)

@@ -1,5 +1,6 @@
-"""Columns of cells: each cell is read by itself, as the training column says."""
+"""Read columns cell by cell, by the types of the training columns."""
 
+import contextlib
 import datetime
 import math
 import numbers
@@ -30,12 +31,12 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads cells of private data, each by itself.
+    """Reads cells of private data independently of each other.
 
     Attributes:
-        read: From cells to values, and to which of them cannot be read.
-        kinds: The kinds of numpy types whose arrays ``read`` takes as they are.
-        dtype: A type of pandas' own that columns of the values have, if any.
+        read: Maps cells to their values and to a mask of the unreadable ones.
+        kinds: The kinds of numpy arrays that ``read`` accepts without conversion.
+        dtype: The pandas extension type of columns of the values, if any.
     """
 
     read: Callable[[Cells], tuple[Cells, Mask]]
@@ -43,14 +44,14 @@ class Reader:
     dtype: Any = None
 
     def __call__(self, cells: Any) -> tuple[Cells, Mask]:
-        """Return values, and which cells cannot be read."""
+        """Return the values of the cells and a mask of the unreadable ones."""
         dtype = getattr(cells, "dtype", None)
         is_typed = isinstance(dtype, np.dtype) and dtype.kind in self.kinds
         return self.read(np.asarray(cells) if is_typed else cells_of(cells))
 
 
 def cells_of(values: Any) -> Cells:
-    """Return an array of what is there, element by element."""
+    """Return an array of objects with the elements of any container."""
     if hasattr(values, "to_numpy"):
         try:
             return np.asarray(values.to_numpy(dtype=object))
@@ -58,25 +59,25 @@ def cells_of(values: Any) -> Cells:
             values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
         found = np.empty(values.shape, dtype=object)
-        for place in np.ndindex(values.shape):  # astype would lose digits and units
+        for place in np.ndindex(values.shape):  # astype loses digits and units
             found[place] = values[place]
         return found
     if isinstance(values, np.ndarray):
         return values.astype(object)
     elements = [*values]
     array = np.empty(len(elements), dtype=object)
-    for index, element in enumerate(elements):  # numpy would look into lists
+    for index, element in enumerate(elements):  # np.array would unpack lists
         array[index] = element
     return array
 
 
 def reader_of(training: Any) -> Reader:
-    """Return how to read cells of which these are the training data's.
+    """Return the reader for private cells of a training column.
 
-    Numbers with a fraction are read as such, and what is none is missing. Whole numbers
-    and truths stay such, and text stays text: what is neither cannot be read. Times and
-    durations are read as such, and what is none is missing. In a column of various
-    objects a cell becomes the one of the training data that says the same.
+    In a column of floats, times or durations, a cell of another kind is missing. In a
+    column of whole numbers or booleans, such a cell is unreadable. In a column of text,
+    every cell becomes text. In a column of other objects, a cell becomes the training
+    cell with the same content.
     """
     dtype = getattr(training, "dtype", None)
     if dtype is None:
@@ -105,17 +106,17 @@ def reader_of(training: Any) -> Reader:
 
 
 def codes_in(categories: Any, reader: Reader, values: Cells) -> npt.NDArray[np.intp]:
-    """Return where each value is among categories, -1 for one that is not.
+    """Return the index of each value among the categories, or -1.
 
     Args:
-        categories: An index of pandas.
-        reader: How cells were read.
-        values: What it made of the cells.
+        categories: A pandas index.
+        reader: The reader of the column.
+        values: The values that it returned.
     """
     known: dict[Any, int] = {}
     for code, category in enumerate(reader(categories)[0]):
         known.setdefault(category, code)
-    is_range = hasattr(categories, "overlaps")  # intervals, in which numbers are
+    is_range = hasattr(categories, "overlaps")  # intervals that contain numbers
     codes = [_code(known, value, categories if is_range else None) for value in values]
     return np.array(codes, dtype=np.intp)
 
@@ -131,11 +132,11 @@ def _code(known: dict[Any, int], value: Any, intervals: Any) -> int:
 
 
 def _reader_of_objects(training: Cells, *, are_words: bool = False) -> Reader:
-    """Return how to read cells that become objects.
+    """Return the reader for a column of objects.
 
-    A private cell becomes the training cell that says the same, the first if there are
-    several. So ``1``, ``1.0``, ``"1"`` and ``"01"`` are the same word in a column of
-    words: which of them a container holds depends on the cells beside it.
+    A private cell becomes the first training cell with the same content. So ``1``,
+    ``1.0``, ``"1"`` and ``"01"`` are the same word in a column of words, because the
+    other cells of a container decide which of them it stores.
     """
     there = [cell for cell in training if not is_missing(cell)]
     kinds = datetime.timedelta | np.timedelta64
@@ -148,30 +149,24 @@ def _reader_of_objects(training: Cells, *, are_words: bool = False) -> Reader:
     )
     known: dict[Any, Any] = {}
     for cell in there:
-        said = plain(cell)
-        # Other words are themselves: there may be many.
-        if isinstance(said, float) or not are_words:
-            _remember(known, said, cell)
+        content = plain(cell)
+        # Words need no entry: ``word_of`` returns them unchanged.
+        if isinstance(content, float) or not are_words:
+            with contextlib.suppress(TypeError):  # lists and dicts are not hashable
+                known.setdefault(content, cell)
     other = word_of if are_words else _other_objects(there, gap)
     return Reader(lambda cells: _objects(cells, known, other, gap), "")
 
 
 def _other_objects(there: list[Any], gap: Any) -> Callable[[Any], Any]:
-    """Return what becomes of a cell that says what no training cell does."""
+    """Return the function for contents that are not in the training column."""
     if there and all(isinstance(cell, bytes) for cell in there):
         return _bytes
     if there and all(is_truth(cell) for cell in there):
-        return lambda said: gap
+        return lambda content: gap
     if there and all(is_number(cell) or is_truth(cell) for cell in there):
-        return lambda said: said if isinstance(said, float) else gap
+        return lambda content: content if isinstance(content, float) else gap
     return _whole_if_it_is
-
-
-def _remember(known: dict[Any, Any], said: Any, cell: Any) -> None:
-    try:
-        known.setdefault(said, cell)
-    except TypeError:  # a list, a dict: nothing is looked up by it
-        return
 
 
 def _objects(
@@ -179,37 +174,38 @@ def _objects(
 ) -> tuple[Cells, Mask]:
     def read(cell: Any) -> Any:
         try:
-            said = plain(cell)
-            if said is None:
+            content = plain(cell)
+            if content is None:
                 return gap
-            return known[said] if _holds(known, said) else other(said)
-        except Exception:  # an object that cannot be shown as text
+            return known[content] if _contains(known, content) else other(content)
+        except Exception:  # an object that cannot be converted to text
             return gap
 
     values = cells_of([read(cell) for cell in cells.flat])
     return values.reshape(cells.shape), np.zeros(cells.shape, dtype=bool)
 
 
-def _holds(known: dict[Any, Any], said: Any) -> bool:
+def _contains(known: dict[Any, Any], content: Any) -> bool:
     try:
-        return said in known
-    except Exception:  # it cannot be looked up
+        return content in known
+    except Exception:  # it cannot be hashed or compared
         return False
 
 
-def _bytes(said: Any) -> bytes:
-    return said if isinstance(said, bytes) else word_of(said).encode()
+def _bytes(content: Any) -> bytes:
+    return content if isinstance(content, bytes) else word_of(content).encode()
 
 
-def _whole_if_it_is(said: Any) -> Any:
-    return int(said) if isinstance(said, float) and said.is_integer() else said
+def _whole_if_it_is(content: Any) -> Any:
+    is_whole = isinstance(content, float) and content.is_integer()
+    return int(content) if is_whole else content
 
 
 def _floats(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
     if cells.dtype.kind not in "biuf":
         values = np.array([number_of(cell) for cell in cells.flat], dtype=np.float64)
         cells = values.reshape(cells.shape)
-    # By way of doubles without -0, as cells that are not numbers yet.
+    # Through doubles and without -0, as for cells that are not stored as numbers.
     values = cells.astype(np.float64) + 0.0
     return values.astype(dtype), np.zeros(cells.shape, dtype=bool)
 
@@ -237,18 +233,18 @@ def _times(cells: Cells, dtype: np.dtype[Any]) -> tuple[Cells, Mask]:
             )
         cells = values
     if cells.dtype.kind != dtype.kind:
-        cells = cells.astype(np.int64)  # durations that numpy counts from 1970 on
+        cells = cells.astype(np.int64)  # numpy turned durations into times since 1970
     return cells.astype(dtype), np.zeros(cells.shape, dtype=bool)
 
 
 def _pandas_own(cells: Cells, dtype: Any) -> tuple[Cells, Mask]:
-    """Read cells of a type of pandas' own: times with a zone, periods, intervals."""
+    """Read cells of a pandas extension type: times with a zone, periods, intervals."""
     array = dtype.construct_array_type()
 
     def read(cell: Any) -> Any:
         try:
             return array._from_sequence([time_of(cell)], dtype=dtype)[0]
-        except Exception:  # whatever it is
+        except Exception:  # the object may raise anything
             return dtype.na_value
 
     values = cells_of([read(cell) for cell in cells.flat])

@@ -1,4 +1,4 @@
-"""Candidates fitted in parallel, and the losses of private records under each."""
+"""Fit candidates in parallel and compute the private losses of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,21 +19,22 @@ from botorch_dp.integrations.sklearn.space import Params
 
 @dataclass
 class Evaluation:
-    """Fits candidates on training records, and scores private ones.
+    """Fits candidates on training records and scores private records.
 
-    Every batch of candidates goes through joblib: whatever backend is configured
-    evaluates them, and its workers see the private records.
+    Joblib evaluates every batch of candidates with the configured backend, so its
+    workers see the private records.
 
     Attributes:
-        estimator: What is cloned and fitted.
+        estimator: The estimator to clone and fit.
         scoring: The loss of a record.
-        training: Inputs and targets to fit on, and further arguments of ``fit``.
-        private: The private records. Not shown.
-        n_jobs: For joblib.
-        bar: Counts fits.
-        points_are_private: Whether candidates are chosen by exact private values. Then
-            models are trained in silence, and one that cannot be is the worst of all.
-        num_fits: How many models were trained.
+        training: The training inputs and targets, and further arguments of ``fit``.
+        private: The private records.
+        n_jobs: The number of joblib workers.
+        bar: The progress bar, which counts fits.
+        points_are_private: Whether the choice of candidates depends on exact private
+            values. Then training is silent, and all records have the largest loss
+            under a model whose training fails.
+        num_fits: The number of models trained so far.
     """
 
     estimator: Any
@@ -92,18 +93,18 @@ class Evaluation:
         return columns @ mixture
 
     def fitted(self, params: Params) -> Any:
-        """Return a model with these parameters, trained on the training records."""
+        """Return a model with these parameters, fitted on the training records."""
         return _fitted(self.estimator, params, self.training)
 
     def try_on(self, params: Params) -> None:
-        """Raise what is wrong with a model or the loss, on training records."""
+        """Raise any error of the model or the loss, using training records only."""
         self.scoring.try_on(self.fitted(params), self.private.of_training)
 
 
 def _fitted(estimator: Any, params: Params, training: tuple[Any, Any, Any]) -> Any:
     X, y, fit_params = training
     model = clone(estimator).set_params(**clone(params, safe=False))
-    # Copies: a model that works in place would change what the next one sees.
+    # Copies, because a model may modify its training data in place.
     return model.fit(copied(X), copied(y), **fit_params)
 
 
@@ -123,10 +124,10 @@ def _fit_and_score(
                     model = _fitted(estimator, params, training)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # at which points this happens is private
+            except BaseException:  # at which points training fails is private
                 return scoring.worst_losses(len(private))
         else:
             model = _fitted(estimator, params, training)
-            # What is wrong with a loss or a model shows on training records.
+            # Errors may show on training records, never on private ones.
             scoring.try_on(model, private.of_training)
         return scoring.private_losses(model, private)

@@ -1,4 +1,4 @@
-"""The ways to search: by private gradients, or by a private choice of a candidate."""
+"""Search by private gradients, or by a private choice among candidates."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
-from botorch_dp.optimizers import DPGIBO, PrivateBO, Step
+from botorch_dp.optimizers import DPGIBO, PrivateBO
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -32,7 +32,7 @@ from botorch_dp.privacy.budget import (
 from botorch_dp.privacy.certificate import TOLD_RECORDS
 
 METHODS = ("dp-gibo", "stable", "kusner")
-# What PrivateSearch has arguments of its own for, or must decide.
+# The arguments of the optimizers that PrivateSearch sets itself.
 _RESERVED = {
     "DPGIBO": {"bounds", "transform", "initial_x", "clip_norm"},
     "PrivateBO": {"candidates", "bounds", "release", "what", "loss_range", "adaptive"},
@@ -41,18 +41,18 @@ _RESERVED = {
 T = TypeVar("T")
 _ADJACENCY = "replace_one"
 
-# By default: steps of gradients or UCB, and candidates to choose among.
+# The default numbers of steps (of gradients or UCB) and of candidates.
 _STEPS = {"dp-gibo": 10, "kusner": 30}
 _CANDIDATES = {"stable": 32, "kusner": 1000}
-# What the choice of categories takes of epsilon or mu^2; gradients get the rest.
+# The share of epsilon or mu^2 for the choice of categories; gradients get the rest.
 _SHARE_OF_CHOICE = 0.5
-# What the score takes of mu^2, where gradients were followed.
+# The share of mu^2 for the score with method="dp-gibo".
 _SHARE_OF_SCORE = 0.1
-# The bound on a record's gradient in the unit cube, beside the range of its loss: as
-# large as leaves so little noise, but no less than that. Few records lose much where
-# many gain a little, so that a small bound turns their mean gradient around.
+# The default bound on a record's gradient in the unit cube, relative to the loss range:
+# the largest bound with noise of at most _NOISE, but at least _LEAST_CLIP. If few
+# records lose much and many gain a little, a small bound reverses the mean gradient.
 _NOISE, _LEAST_CLIP = 0.003, 0.25
-# Of losses in the surrogate: models at nearby points differ by chance, too.
+# The noise variance of the surrogate: models at nearby points differ by chance.
 _NOISE_VARIANCE = 1e-4
 
 PROTECTED = (
@@ -63,20 +63,20 @@ PROTECTED = (
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched, how, and at which cost: all of it public.
+    """The public settings of a search.
 
     Attributes:
-        space: The hyperparameters.
-        guarantee: What all releases together have to meet.
-        ledger: What is charged.
-        first: Where to start.
-        num_steps: None for the method's own number.
-        num_candidates: None for the method's own number.
-        clip_norm: None for a part of the range of a loss.
-        release_score: Whether to release the score of what was found.
+        space: The search space.
+        guarantee: The guarantee of all releases together.
+        ledger: The ledger to charge.
+        first: The parameters to start from.
+        num_steps: The number of steps; None for the method's default.
+        num_candidates: The number of candidates; None for the method's default.
+        clip_norm: The bound on gradients; None for a default.
+        release_score: Whether to release the score of the result.
         options: Further arguments of the optimizer.
-        generator: Seeds the noise.
-        seed: Of the candidates.
+        generator: A seeded generator for the noise, or None.
+        seed: The seed of the candidates.
     """
 
     space: SearchSpace
@@ -94,13 +94,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search released.
+    """The releases of a search.
 
     Attributes:
-        params: The hyperparameters.
-        loss: The mean loss, None if that was not asked for.
-        history: Public facts, step by step.
-        certificate: What is guaranteed.
+        params: The released hyperparameters.
+        loss: The released mean loss, or None.
+        history: The public facts of every step.
+        certificate: The certificate of all releases.
     """
 
     params: Params
@@ -113,19 +113,19 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     """Choose one of many candidates: ``"stable"`` or ``"kusner"``."""
     if task.clip_norm is not None:
         raise InvalidArgumentError(
-            f"clip_norm is for method='dp-gibo', got {task.clip_norm!r} with "
-            f"method={method!r}, which clips losses to loss_range."
+            f"clip_norm needs method='dp-gibo', got {task.clip_norm!r} with "
+            f"method={method!r}, which clips losses to loss_range instead."
         )
     if method == "kusner" and "correlation" not in task.options:
         raise InvalidArgumentError(
-            "method='kusner' needs method_options={'correlation': ...}, the least "
-            "correlation between the losses on two neighbouring data sets, which it "
-            "assumes; method='stable' needs no assumption."
+            "method='kusner' needs method_options={'correlation': ...}, an assumed "
+            "lower bound on the correlation between the losses on two neighboring data "
+            "sets. method='stable' needs no such assumption."
         )
     if method == "stable" and not isinstance(task.guarantee, PureDP | ApproxDP):
         raise InvalidArgumentError(
             "guarantee must be a PureDP or an ApproxDP with method='stable', got "
-            f"{task.guarantee!r}; method='dp-gibo' can meet it."
+            f"{task.guarantee!r}. Use method='dp-gibo' for this guarantee."
         )
     count = check_count(
         "num_candidates", _given(task.num_candidates, _CANDIDATES[method]), minimum=2
@@ -135,12 +135,9 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     steps = _given(task.num_steps, _STEPS.get(method, len(candidates)))
     settings: dict[str, Any] = {"num_steps": min(steps, len(candidates))}
     if method == "stable" and task.num_steps is None:
-        # All are evaluated, at once, so that there is nothing to estimate.
-        settings = {
-            "num_steps": 1,
-            "batch_size": len(candidates),
-            "scoring": "evaluated",
-        }
+        # One batch evaluates all candidates, so no score has to be estimated.
+        size = len(candidates)
+        settings = {"num_steps": 1, "batch_size": size, "scoring": "evaluated"}
     run = _make(
         PrivateBO,
         task.options,
@@ -149,7 +146,7 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         guarantee=task.guarantee,
         loss_range=evaluation.scoring.loss_range,
         release=method,
-        what="both" if task.release_score else "point",
+        output="both" if task.release_score else "point",
         ledger=task.ledger,
         generator=task.generator,
         **{name: settings[name] for name in settings.keys() - task.options.keys()},
@@ -157,25 +154,27 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     check_affordable(task.ledger, run.planned_releases(), _ADJACENCY)
     if evaluation.points_are_private:
         evaluation.try_on(candidates[0])
-    index_of = {tuple(row): index for index, row in enumerate(points.tolist())}
+    rows = map(tuple, points.tolist())
+    params_at: dict[tuple[float, ...], Params] = dict(
+        zip(rows, candidates, strict=True)
+    )
 
     def losses(X: torch.Tensor) -> torch.Tensor:
-        return evaluation.losses([candidates[index_of[tuple(x)]] for x in X.tolist()])
+        return evaluation.losses([params_at[tuple(x)] for x in X.tolist()])
 
     result = run.run(losses, progress=False)
     if run.batch_size == len(candidates):
         history = [{"params": params, "noise_std": 0.0} for params in candidates]
-    else:
+    else:  # the parameters are None if the evaluated points are private
         history = [
             {
-                # None where the points that were evaluated are private, too.
-                "params": candidates[at] if (at := _row(index_of, step)) >= 0 else None,
+                "params": params_at.get(tuple(step.x.tolist())),
                 "noise_std": step.noise_std,
             }
             for step in result.history
         ]
     return Found(
-        candidates[index_of[tuple(result.x.tolist())]],
+        params_at[tuple(result.x.tolist())],
         result.value,
         history,
         _certificate(run.certificate(), task, evaluation),
@@ -183,12 +182,12 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
 
 
 def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
-    """Choose categories if there are any, then follow private gradients of numbers."""
+    """Choose categories if there are any, then follow private gradients."""
     space = task.space
     if not space.numbers:
         raise InvalidArgumentError(
             "method='dp-gibo' follows gradients and needs a Real or an Integer in "
-            f"space: use method='stable' for {[*space.choices]}."
+            f"space, got only categories, {[*space.choices]}. Use method='stable'."
         )
     choice, gradients = _split(task)
     score = None
@@ -220,11 +219,11 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
             generator=task.generator,
         )
 
-    run = make_run(task.first)  # all that may fail fails before anything is fitted
+    run = make_run(task.first)  # raises bad settings before anything is fitted
     if choice is not None and run.adjacency != _ADJACENCY:
         raise InvalidArgumentError(
-            f"method_options must leave adjacency={_ADJACENCY!r} where categories "
-            f"({[*space.choices]}) are chosen, got {run.adjacency!r}."
+            f"method_options must keep adjacency={_ADJACENCY!r} if space has "
+            f"categories ({[*space.choices]}), got {run.adjacency!r}."
         )
     costs = run.planned_releases()
     if score is not None:
@@ -235,19 +234,9 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
 
     fixed: Params = {}
     if choice is not None:
-        chosen = choose_candidate(
-            "stable",
-            replace(
-                task,
-                guarantee=choice,
-                release_score=False,
-                num_steps=None,
-                clip_norm=None,
-                options={},
-            ),
-            evaluation,
-        )
-        start = chosen.params
+        part = replace(task, guarantee=choice, release_score=False, options={})
+        part = replace(part, num_steps=None, clip_norm=None)
+        start = choose_candidate("stable", part, evaluation).params
         fixed = {name: start[name] for name in space.choices}
         run = make_run(start)
 
@@ -259,7 +248,7 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
         return evaluation.interpolated(points)
 
     result = run.run(losses, progress=False)
-    # The mean of later iterates: steadier under noise, and as private as they are.
+    # The mean of the later iterates has less noise, at no further privacy cost.
     params = {**space.rounded(result.average.tolist()), **fixed}
     loss = None
     if score is not None:
@@ -284,18 +273,20 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
 
 
 def _split(task: Task) -> tuple[PureDP | None, Guarantee]:
-    """Return the shares of choosing categories, if there are any, and of gradients."""
+    """Return the guarantees for categories (None if there are none) and gradients."""
     guarantee = task.guarantee
     if isinstance(guarantee, PureDP):
         raise InvalidArgumentError(
             "guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo', "
-            f"whose noise is Gaussian, got {guarantee!r}; method='stable' can meet it."
+            f"which adds Gaussian noise, got {guarantee!r}. Use method='stable' for "
+            "this guarantee."
         )
     is_split = bool(task.space.choices) or task.release_score
     if is_split and task.options.get("secure"):
         raise InvalidArgumentError(
-            "secure=True cannot be split between gradients and "
-            f"{'choices' if task.space.choices else 'a score'}: use method='stable'."
+            "secure=True does not support releasing gradients together with "
+            f"{'categories' if task.space.choices else 'a score'}. Use "
+            "method='stable'."
         )
     if not task.space.choices:
         return None, check_gaussian(guarantee, bool(task.options.get("secure")))
@@ -307,8 +298,8 @@ def _split(task: Task) -> tuple[PureDP | None, Guarantee]:
         first, rest = (GDP(guarantee.mu * math.sqrt(part)) for part in parts)
         return first.to_pure(), rest
     raise InvalidArgumentError(
-        "guarantee must be an ApproxDP or a GDP where method='dp-gibo' has to choose "
-        f"among categories ({[*task.space.choices]}) first, got {guarantee!r}."
+        "guarantee must be an ApproxDP or a GDP with method='dp-gibo' and categories "
+        f"in space ({[*task.space.choices]}), got {guarantee!r}."
     )
 
 
@@ -317,12 +308,11 @@ def _given(value: T | None, default: T) -> T:
 
 
 def _make(kind: Callable[..., T], options: dict[str, Any], **settings: Any) -> T:
-    """Make an optimizer with the caller's options beside our settings."""
+    """Return an optimizer with our settings and the caller's options."""
     reserved = _RESERVED[kind.__name__] | _RESERVED["both"]
     if taken := sorted(reserved & options.keys()):
         raise InvalidArgumentError(
-            f"method_options must not have {taken}: PrivateSearch has arguments for "
-            "them, or decides."
+            f"method_options must not contain {taken}: PrivateSearch sets them."
         )
     try:
         return kind(**settings, **options)
@@ -330,10 +320,6 @@ def _make(kind: Callable[..., T], options: dict[str, Any], **settings: Any) -> T
         raise InvalidArgumentError(
             f"method_options must be arguments of {kind.__name__}: {error}."
         ) from error
-
-
-def _row(index_of: dict[tuple[float, ...], int], step: Step) -> int:
-    return index_of.get(tuple(step.x.tolist()), -1)
 
 
 def _certificate(

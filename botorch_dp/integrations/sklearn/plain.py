@@ -1,13 +1,14 @@
-"""What a single cell says, whichever container it comes from.
+"""Read the content of a single cell, independently of its container.
 
-A container has one type for all of its cells, and one odd cell decides which. Beside a
-word, pandas and numpy turn ``True`` into ``"True"``; beside a number into 1 or 1.0;
-beside a duration of numpy into one second. The functions here return the same for all
-of these, so that nobody can tell from one cell what was beside it.
+A container has one type for all of its cells, and one odd cell can change that type.
+In a column with a word, pandas and numpy turn ``True`` into ``"True"``; in a column
+with a number, into 1 or 1.0; in an array with a numpy duration, into one second. The
+functions here return the same value for all of these, so that a cell reveals nothing
+about the other cells.
 
 Three things are lost before a cell arrives here: the digits of a whole number beyond
-2^53 beside a gap, the order of day and month that pandas guesses from a first cell, and
-the unit of a duration among whole numbers.
+2^53 if its column has a gap, the order of day and month that pandas guesses from the
+first cell, and the unit of a duration among whole numbers.
 """
 
 import datetime
@@ -20,18 +21,18 @@ from typing import Any
 
 import numpy as np
 
-# What read_csv takes for a number. Python's own float takes more, such as "1_000".
+# The numbers that read_csv accepts. Python's float accepts more, such as "1_000".
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER = re.compile(
     r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE
 )
 _TRUTHS = {"true": 1.0, "false": 0.0}
-# The digits of a year, a day and a second: 2020, 20201231, 20201231235959.
+# The number of digits of a year, a day and a second: 2020, 20201231, 20201231235959.
 _DIGITS_OF_TIMES = (4, 8, 14)
 
 
 def is_missing(cell: Any) -> bool:
-    """Return whether a cell holds nothing, in one of the usual ways to say so."""
+    """Return whether a cell is empty: None, NaN, NaT or pandas.NA."""
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(cell, np.datetime64 | np.timedelta64):
@@ -40,19 +41,19 @@ def is_missing(cell: Any) -> bool:
 
 
 def is_truth(cell: Any) -> bool:
-    """Return whether a cell is true or false, and not merely 1 or 0."""
+    """Return whether a cell is a boolean, as opposed to the number 1 or 0."""
     return isinstance(cell, bool | np.bool_)
 
 
 def is_number(cell: Any) -> bool:
     """Return whether a cell is a real number."""
-    if isinstance(cell, np.timedelta64):  # to numpy, these are whole numbers
+    if isinstance(cell, np.timedelta64):  # numpy treats these as whole numbers
         return False
     return isinstance(cell, numbers.Real) and not is_truth(cell)
 
 
 def in_numpy(cell: Any) -> Any:
-    """Return a time or a duration as a scalar of numpy, in its own unit."""
+    """Return a time or a duration as a numpy scalar, in its own unit."""
     if hasattr(cell, "to_numpy"):
         return cell.to_numpy()
     is_duration = isinstance(cell, datetime.timedelta | np.timedelta64)
@@ -60,22 +61,22 @@ def in_numpy(cell: Any) -> Any:
 
 
 def plain(cell: Any) -> Any:
-    """Return what a cell says.
+    """Return the content of a cell.
 
     Args:
-        cell: Anything.
+        cell: Any object.
 
     Returns:
-        None if there is nothing; a float for numbers, truths, durations (their count)
-        and for text that says one of them; other text; a timestamp; or the cell.
+        None for an empty cell; a float for numbers, booleans, durations (their count)
+        and text that represents one of them; other text; a timestamp; or the cell.
     """
     try:
-        return _said(cell)
-    except Exception:  # an object may raise whatever is asked of it
+        return _content(cell)
+    except Exception:  # a hostile object may raise in any of its methods
         return None
 
 
-def _said(cell: Any) -> Any:
+def _content(cell: Any) -> Any:
     if isinstance(cell, np.ndarray) and cell.ndim == 0:
         cell = cell[()]
     if is_missing(cell):
@@ -93,68 +94,66 @@ def _said(cell: Any) -> Any:
 
 
 def number_of(cell: Any) -> float:
-    """Return the number that a cell says, NaN if it says none."""
-    said = plain(cell)
-    if said is None or isinstance(said, str):
+    """Return the number in a cell, or NaN if there is none."""
+    content = plain(cell)
+    if content is None or isinstance(content, str):
         return math.nan
     try:
-        return float(said)
-    except Exception:  # whatever it is
+        return float(content)
+    except Exception:  # the object may raise anything
         return math.nan
 
 
 def whole_of(cell: Any) -> int | None:
-    """Return the whole number that a cell says, None if it says none.
-
-    All digits of it, which a float may not have.
-    """
+    """Return the whole number in a cell with all its digits, or None."""
     try:
         cell = _decoded(cell)
         if is_number(cell) and isinstance(cell, numbers.Integral):
             return int(cell)
         if isinstance(cell, str) and _WHOLE.fullmatch(cell.strip()):
             return int(cell)
-    except Exception:  # such as too many digits
+    except Exception:  # for example too many digits
         return None
     number = number_of(cell)
     return int(number) if math.isfinite(number) and number.is_integer() else None
 
 
-def word_of(said: Any) -> str:
-    """Return text for what :func:`plain` returns, a number without needless digits."""
-    if isinstance(said, float) and said.is_integer():
-        return str(int(said))
-    return str(said)
+def word_of(content: Any) -> str:
+    """Return the result of :func:`plain` as text; 1.0 becomes ``"1"``."""
+    if isinstance(content, float) and content.is_integer():
+        return str(int(content))
+    return str(content)
 
 
 def time_of(cell: Any) -> Any:
-    """Return what pandas may read as a time, None if there is nothing.
+    """Return what pandas may read as a time, or None for an empty cell.
 
-    A number is one only if its digits are those of a year, a day or a second: as text,
-    the same digits are.
+    A number counts as a time only if it has as many digits as a year, a day or a
+    second, because pandas reads text with these digits as a time.
     """
-    said = plain(cell)
-    if isinstance(said, float):
-        digits = word_of(said)
+    content = plain(cell)
+    if isinstance(content, float):
+        digits = word_of(content)
         return digits if len(digits) in _DIGITS_OF_TIMES else None
-    return said
+    return content
 
 
 def numpys_time_of(cell: Any) -> np.datetime64:
-    """Return the time that a cell says, of a zone in UTC, or NaT."""
-    said = time_of(cell)
+    """Return the time in a cell, converted to UTC if it has a zone, or NaT."""
+    time = time_of(cell)
     try:
-        return np.datetime64("NaT") if said is None else in_numpy(_timestamp(said))
-    except Exception:  # whatever it is
+        return np.datetime64("NaT") if time is None else in_numpy(_timestamp(time))
+    except Exception:  # the object may raise anything
         return np.datetime64("NaT")
 
 
 def numpys_duration_of(cell: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the duration that a cell says, or NaT.
+    """Return the duration in a cell, or NaT.
 
     Args:
-        cell: A number counts in the unit of the type. So does the number of units from
-            1970 to a time: beside a time, numpy turns durations into such.
+        cell: Any object. A number is a duration in the unit of ``dtype``. A time is
+            the duration since 1970, because numpy turns durations into times in an
+            array that has a time.
         dtype: A numpy type of durations.
     """
     try:
@@ -166,12 +165,12 @@ def numpys_duration_of(cell: Any, dtype: np.dtype[Any]) -> Any:
         if number is not None:
             return np.array(number).astype(dtype)[()]
         return np.timedelta64(in_numpy(_pandas().Timedelta(cell)))
-    except Exception:  # whatever it is
+    except Exception:  # the object may raise anything
         return np.timedelta64("NaT")
 
 
 def _decoded(cell: Any) -> Any:
-    """Return text for bytes of text, as numpy does beside other text."""
+    """Return text for ASCII bytes, as numpy does in an array with text."""
     if not isinstance(cell, bytes):
         return cell
     try:
@@ -181,11 +180,11 @@ def _decoded(cell: Any) -> Any:
 
 
 def _plain_text(text: str) -> float | str | None:
-    text = str(text).rstrip("\0")  # as numpy's text, which cannot end in zero bytes
+    text = str(text).rstrip("\0")  # numpy's text cannot end in zero bytes
     word = text.strip()
     if _NUMBER.fullmatch(word):
-        return float(word) + 0.0  # no -0, which whole numbers do not have
-    if word == "nan":  # numpy's text for it
+        return float(word) + 0.0  # turns -0 into 0: whole numbers have no -0
+    if word == "nan":  # the text that numpy makes of NaN
         return None
     if word.endswith(("j", "j)")):
         try:
@@ -199,23 +198,23 @@ def _plain_number(cell: Any) -> Any:
     try:
         if isinstance(cell, numbers.Real | decimal.Decimal | np.bool_):
             number = float(cell)
-        elif cell.imag == 0:  # in an array of complex numbers
+        elif cell.imag == 0:  # a real number in a complex array
             number = float(cell.real)
         else:
             return str(cell)
-    except OverflowError:  # as the text of it is read
+    except OverflowError:  # the text of this number is read as infinity
         number = math.inf if cell > 0 else -math.inf
     except Exception:  # a signalling NaN
         return None
     return None if math.isnan(number) else number + 0.0
 
 
-def _timestamp(said: Any) -> Any:
-    """Return pandas' timestamp for a time; without pandas, or beyond it, numpy's."""
+def _timestamp(time: Any) -> Any:
+    """Return a time as pandas' type, or numpy's if pandas cannot represent it."""
     try:
-        return _pandas().Timestamp(said)
+        return _pandas().Timestamp(time)
     except Exception:
-        return np.datetime64(said)
+        return np.datetime64(time)
 
 
 def _pandas() -> Any:

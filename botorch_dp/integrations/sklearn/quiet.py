@@ -1,4 +1,4 @@
-"""Silence while private records are scored, one piece of work at a time."""
+"""Suppress all output while private records are read and scored."""
 
 import contextlib
 import ctypes
@@ -12,16 +12,16 @@ from typing import Any
 
 import sklearn
 
-# Warning filters, standard output and the log belong to the whole process: where
-# threads evaluate candidates (some Dask workers do), they have to take turns.
+# Warning filters, standard output and the log belong to the whole process, so threads
+# that evaluate candidates (as some Dask workers do) must take turns.
 _TURN = threading.RLock()
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back whatever is warned, printed or logged about records.
+    """Suppress warnings, printed text and log messages.
 
-    Not by processes that had been started before, nor in files or elsewhere.
+    This does not cover processes that were started before, or other files.
     """
     with (
         _TURN,
@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
         _streams_to(nowhere.fileno()),
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
-        warnings.catch_warnings(record=True),  # whatever filters are set meanwhile
+        warnings.catch_warnings(record=True),  # whatever filters are set inside
     ):
         warnings.simplefilter("ignore")
         disabled = logging.root.manager.disable
@@ -42,11 +42,11 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _streams_to(target: int) -> Iterator[None]:
-    """Let the process's own streams end elsewhere: compiled code writes to them."""
+    """Redirect the process's own streams, to which compiled code writes."""
     saved: list[tuple[int, int]] = []
     with contextlib.ExitStack() as stack:
         for stream in (1, 2):
-            with contextlib.suppress(OSError):  # closed: nobody can write to it
+            with contextlib.suppress(OSError):  # the stream is closed
                 copy = os.dup(stream)
                 stack.callback(os.close, copy)
                 saved.append((stream, copy))
@@ -62,19 +62,19 @@ def _streams_to(target: int) -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Write what Python and C still hold back."""
+    """Flush the buffers of Python and C."""
     for file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(Exception):  # none, closed, or of somebody's own kind
+        with contextlib.suppress(Exception):  # None, closed, or a custom object
             file.flush()  # type: ignore[union-attr]
     for name in ("stdout", "stderr"):
-        with contextlib.suppress(Exception):  # where C's library calls it otherwise
-            # Not all streams at once: somebody may wait for a line of input.
+        with contextlib.suppress(Exception):  # other C libraries use other names
+            # Flushing all streams at once would block if one waits for input.
             libc = ctypes.CDLL(None)
             libc.fflush(ctypes.c_void_p.in_dll(libc, name))
 
 
 class Surroundings:
-    """The caller's configuration and warning filters, for work done elsewhere."""
+    """The caller's configuration and warning filters, for use in a worker."""
 
     def __init__(self) -> None:
         self._config: dict[str, Any] = sklearn.get_config()
@@ -82,7 +82,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Work in them, alone in this process."""
+        """Apply them, with exclusive use of this process's streams and filters."""
         with (
             _TURN,
             sklearn.config_context(**self._config),

@@ -1,14 +1,14 @@
-"""The loss of each record under a fitted model: private, bounded, never an exception.
+"""Compute the loss of each private record under a fitted model.
 
-What a record loses depends on that record and the model alone. So a record that cannot
-be scored (a missing value, a label that was never seen) has the largest loss, and does
-not keep others from being scored: whether an exception occurred would be a release.
+The loss of a record depends only on that record and the model. A record that cannot be
+scored (a missing value, an unseen label) has the largest loss and does not affect the
+other records. Private values never raise, because an exception would be a release.
 """
 
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,20 @@ from botorch_dp.integrations.sklearn.records import Records
 Array = npt.NDArray[np.float64]
 RecordLoss = Callable[[Any, Any, Any], Any]
 
-# Probabilities below 1 % count as 1 %: a log loss of at most 4.6.
+# Probabilities below 1 % count as 1 %, so the log loss is at most 4.6.
 _LARGEST_LOG_LOSS = math.log(100.0)
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A loss for each record, within a range.
+    """A loss for each record, clipped to a range.
 
     Attributes:
-        name: As scikit-learn calls the score.
-        loss: From a fitted estimator, inputs and targets to one loss a record.
-        loss_range: Losses outside are clipped to it.
-        is_smooth: Whether small changes of a model change it a little.
-        perfect: The score of a loss of 0, from which losses are counted down.
+        name: The name of the score in scikit-learn.
+        loss: Maps a fitted estimator, inputs and targets to one loss per record.
+        loss_range: The range to which losses are clipped.
+        is_smooth: Whether a small change of the model changes the loss only a little.
+        perfect: The score of a loss of 0; the score is ``perfect`` minus the loss.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Scoring:
     perfect: float = 0.0
 
     def private_losses(self, estimator: Any, records: Records) -> Array:
-        """Return the clipped loss of every record, whatever the records are."""
+        """Return the clipped loss of every record; no record raises."""
         assert self.loss_range is not None
         low, high = self.loss_range
         with quiet(), np.errstate(all="ignore"):
@@ -56,25 +56,25 @@ class Scoring:
         )
 
     def worst_losses(self, num_records: int) -> Array:
-        """Return the losses of records under a model that cannot be had."""
+        """Return the losses of records under a model that could not be fitted."""
         assert self.loss_range is not None
         return np.full(num_records, self.loss_range[1])
 
     def try_on(self, estimator: Any, records: Records) -> None:
-        """Raise what is wrong with the loss, seen on training records."""
+        """Raise any error of the loss, using training records only."""
         count = len(records)
         try:
             model = copy.deepcopy(estimator)
         except Exception as error:
             raise InvalidArgumentError(
-                "estimator must be one that copy.deepcopy can copy when it is fitted: "
-                "private records are scored by copies."
+                "estimator must support copy.deepcopy after it is fitted: private "
+                "records are scored by copies."
             ) from error
         losses = np.asarray(self.loss(model, *records.rows(np.arange(count))))
         if losses.shape != (count,):
             raise InvalidArgumentError(
-                "scoring must return one loss for each record, a vector of "
-                f"{count} for {count} records, got shape {losses.shape}."
+                f"scoring must return one loss for each record, shape ({count},) for "
+                f"{count} records, got shape {losses.shape}."
             )
 
     def score(self, loss: float) -> float:
@@ -83,19 +83,19 @@ class Scoring:
 
 
 def errors(estimator: Any, X: Any, y: Any) -> Array:
-    """Return 1 for each record that is classified wrongly, in any of its targets."""
+    """Return 1 for each record with a wrong prediction in any of its targets."""
     wrong = _columns(estimator.predict(X)) != _columns(y)
     return np.asarray(wrong.any(axis=1), dtype=np.float64)
 
 
 def log_losses(estimator: Any, X: Any, y: Any) -> Array:
-    """Return minus the logarithm of the probability given to each record's class."""
+    """Return minus the log of the predicted probability of each record's class."""
     probabilities, classes = estimator.predict_proba(X), np.asarray(estimator.classes_)
     columns = _columns(y)
     if columns.shape[1] > 1:
         raise InvalidArgumentError(
-            "scoring='neg_log_loss' takes one target a record, got "
-            f"{columns.shape[1]}: use scoring='accuracy' with method='stable'."
+            "scoring='neg_log_loss' needs one target per record, got "
+            f"{columns.shape[1]}. Use scoring='accuracy' with method='stable'."
         )
     labels = columns[:, 0]
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
@@ -104,12 +104,12 @@ def log_losses(estimator: Any, X: Any, y: Any) -> Array:
 
 
 def squared_errors(estimator: Any, X: Any, y: Any) -> Array:
-    """Return the squared error of each record, the mean over its targets."""
+    """Return the mean squared error of each record over its targets."""
     return np.square(_differences(estimator, X, y)).mean(axis=1)
 
 
 def absolute_errors(estimator: Any, X: Any, y: Any) -> Array:
-    """Return the absolute error of each record, the mean over its targets."""
+    """Return the mean absolute error of each record over its targets."""
     return np.abs(_differences(estimator, X, y)).mean(axis=1)
 
 
@@ -119,7 +119,7 @@ def _differences(estimator: Any, X: Any, y: Any) -> Array:
 
 
 def _columns(values: Any) -> npt.NDArray[Any]:
-    """Return targets with a row for each record."""
+    """Return targets as a table with one row per record."""
     array = np.asarray(values)
     return array.reshape(len(array), -1)
 
@@ -142,20 +142,20 @@ def make_scoring(
     estimator: Any,
     needs_gradients: bool,
 ) -> Scoring:
-    """Return what is scored, and within which range.
+    """Return the scoring with its loss range.
 
     Args:
-        given: A name, or a callable; None takes the usual one of the estimator.
-        loss_range: In place of the scoring's own.
-        estimator: Of which kind it has to be.
-        needs_gradients: Whether losses that jump are of no use.
+        given: A name or a callable; None selects a default for the estimator.
+        loss_range: Replaces the range of the scoring.
+        estimator: The estimator to score.
+        needs_gradients: Whether the loss must be smooth.
     """
     if given is None:
-        given = _usual(estimator, needs_gradients)
+        given = _default(estimator, needs_gradients)
     if hasattr(given, "_score_func"):
         raise InvalidArgumentError(
-            "scoring must not be a scorer, which gives one number for all records "
-            f"(got {given!r}): name the score, or give a callable (estimator, X, y) "
+            "scoring must not be a scorer, which returns one number for all records, "
+            f"got {given!r}. Pass the name of a score, or a callable (estimator, X, y) "
             "that returns one loss for each record."
         )
     if callable(given):
@@ -166,40 +166,35 @@ def make_scoring(
     else:
         raise InvalidArgumentError(
             f"scoring must be one of {', '.join(map(repr, _SCORINGS))}, or a callable "
-            "(estimator, X, y) that returns one loss for each record; a score of all "
-            "records together, such as an AUC, has no loss of a record whose influence "
-            f"could be bounded. Got {given!r}."
+            "(estimator, X, y) that returns one loss for each record. Scores that are "
+            "not a mean over records, such as AUC or F1, are not supported. Got "
+            f"{given!r}."
         )
     if needs_gradients and not scoring.is_smooth:
         raise InvalidArgumentError(
-            "scoring='accuracy' needs method='stable': an error is 0 or 1, which tells "
-            "method='dp-gibo' nothing about the direction to go. Or use "
+            "scoring='accuracy' needs method='stable': the loss of a record is 0 or 1, "
+            "so its gradient has no information for method='dp-gibo'. Or use "
             "scoring='neg_log_loss'."
         )
     if scoring.loss is log_losses and not hasattr(estimator, "predict_proba"):
         raise InvalidArgumentError(
-            f"scoring='neg_log_loss' needs an estimator with predict_proba, which "
-            f"{type(estimator).__name__} has not; use scoring='accuracy' with "
+            "scoring='neg_log_loss' needs an estimator with predict_proba, but "
+            f"{type(estimator).__name__} does not have it. Use scoring='accuracy' with "
             "method='stable'."
         )
-    chosen = (
-        scoring.loss_range
-        if loss_range is None
-        else check_range("loss_range", loss_range)
-    )
-    if chosen is None:
+    if loss_range is not None:
+        scoring = replace(scoring, loss_range=check_range("loss_range", loss_range))
+    if scoring.loss_range is None:
         raise InvalidArgumentError(
             f"loss_range must be given with scoring={scoring.name!r}: (low, high), "
-            "the least and the most that a record can lose, in the units of your "
-            "target. Losses outside are clipped to it. Choose it without looking at "
-            "the private data."
+            "the smallest and the largest loss of a record, in the units of the loss. "
+            "Losses outside are clipped to it. Choose it without looking at the "
+            "private data."
         )
-    return Scoring(
-        scoring.name, scoring.loss, chosen, scoring.is_smooth, scoring.perfect
-    )
+    return scoring
 
 
-def _usual(estimator: Any, needs_gradients: bool) -> str:
+def _default(estimator: Any, needs_gradients: bool) -> str:
     if is_classifier(estimator):
         return "neg_log_loss" if needs_gradients else "accuracy"
     if is_regressor(estimator):
@@ -211,13 +206,15 @@ def _usual(estimator: Any, needs_gradients: bool) -> str:
 
 
 def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
-    """Return losses, not a number where a record cannot be scored.
+    """Return the losses, with NaN for records that cannot be scored.
 
-    All at once if that works. Otherwise those that cannot be scored are found in
-    halves, and all are scored again without them. In each attempt the same few training
-    records are scored, too, and others of these take the places of private records that
-    are left out: a loss may need several records, or several classes, and its last bits
-    may depend on how many there are. None of this depends on other private records.
+    The first attempt scores all records at once. If it fails, bisection finds the
+    records that cannot be scored, and the others are scored again.
+
+    Every attempt also scores the same few training records (the company), and a
+    training record takes the place of each private record that is left out. A loss may
+    need several records or several classes, and its last bits may depend on the number
+    of records. In this way neither depends on other private records.
     """
     everyone = np.arange(len(records))
     company = len(records) + np.arange(len(records.of_training))
@@ -230,7 +227,7 @@ def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
         found = _attempt(loss, estimator, records, rows)
         return None if found is None else found[: len(index)]
 
-    if attempt(everyone[:0]) is None:  # the company alone: that is the model's fault
+    if attempt(everyone[:0]) is None:  # the model fails on the company alone
         return np.full(len(records), np.nan)
     losses = attempt(everyone)
     if losses is None:
@@ -251,9 +248,9 @@ def _in_parts(
     attempt: Callable[[npt.NDArray[np.intp]], Array | None],
     everyone: npt.NDArray[np.intp],
 ) -> Array:
-    """Return losses by as few attempts as work, not a number where none does.
+    """Return the losses from as few equal parts as possible, with NaN for failures.
 
-    How many that is depends on how many records a loss can take at a time.
+    The loss may not be able to score all records at a time.
     """
     num_parts = 1
     while True:
@@ -271,16 +268,16 @@ def _in_parts(
 def _attempt(
     loss: RecordLoss, estimator: Any, records: Records, index: npt.NDArray[np.intp]
 ) -> Array | None:
-    """Return the losses of some records, None if that fails.
+    """Return the losses of some records, or None if the loss fails.
 
-    By a copy of the model: what one learns when it predicts must neither stay with a
-    part that others share, nor depend on the attempts before.
+    A copy of the model makes the predictions. A model that changes when it predicts
+    must not carry anything over to other attempts, or into parts that it shares.
     """
     try:
         model = copy.deepcopy(estimator)
         found = np.asarray(loss(model, *records.rows(index)), dtype=np.float64)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever it is, it may tell something about a record
+    except BaseException:  # whatever it is, it may reveal a record
         return None
     return found if found.shape == (len(index),) else None

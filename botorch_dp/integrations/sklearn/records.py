@@ -1,10 +1,10 @@
-"""Private records, each read by itself.
+"""Read private records independently of each other.
 
-A container has one type for all: a single word among numbers makes an array of text,
-and a missing value turns whole numbers into others. What a record loses would then
-depend on the records beside it. So records are read cell by cell, as the training data
-says (:mod:`~botorch_dp.integrations.sklearn.cells`), and what cannot be read so is
-missing, or makes its record one that cannot be scored.
+A container has one type for all of its cells: a single word among numbers makes an
+array of text, and a missing value turns whole numbers into floats. The loss of a record
+would then depend on the other records. Therefore records are read cell by cell, by the
+types of the training data (:mod:`~botorch_dp.integrations.sklearn.cells`). A cell that
+cannot be read in this way is missing, or makes its whole record unreadable.
 """
 
 import copy
@@ -25,8 +25,7 @@ from botorch_dp.integrations.sklearn.quiet import quiet
 
 Mask = npt.NDArray[np.bool_]
 
-
-# Training records that keep private ones company when these are scored.
+# The training records that are scored together with every batch of private ones.
 _COMPANY = slice(0, 8)
 
 
@@ -35,10 +34,11 @@ class Records:
     """Inputs and targets, as :func:`read_alike` reads them.
 
     Attributes:
-        X: A row for each record.
-        y: A target for each record, or None.
-        unreadable: Which records cannot be scored; None if all can.
-        company: A few training records, read in the same way; None if these are such.
+        X: The inputs, one row for each record.
+        y: The targets, one for each record, or None.
+        unreadable: A mask of the records that cannot be scored; None if all can.
+        company: A few training records, read in the same way; None if these records
+            are themselves training records.
     """
 
     X: Any = field(repr=False)
@@ -51,26 +51,25 @@ class Records:
 
     @property
     def of_training(self) -> "Records":
-        """The company: what is public."""
+        """The company, which is public."""
         assert self.company is not None
         return self.company
 
     @property
     def readable(self) -> Mask:
-        """Which records can be read."""
+        """A mask of the records that can be read."""
         if self.unreadable is None:
             return np.ones(len(self), dtype=bool)
         return ~self.unreadable
 
     def rows(self, index: npt.NDArray[np.intp]) -> tuple[Any, Any]:
-        """Return some of the records: copies, which a model may do anything with.
+        """Return copies of some records, which a model may modify.
 
-        Rows of data frames are numbered from 0: where some records stand in for others,
-        names would be there twice.
+        The rows of data frames are numbered from 0. Their own names could occur twice,
+        because a training record may take the place of several private ones.
 
         Args:
-            index: Which ones, in which order. The company is numbered after the
-                records.
+            index: The positions of the records. The company follows the records.
         """
         return self._part("X", index), self._part("y", index)
 
@@ -82,25 +81,28 @@ class Records:
         rows = _safe_indexing(ours, index[~is_company])
         if is_company.any():
             others = _safe_indexing(company, index[is_company] - len(self))
-            # As the two are joined, then as they were asked for.
+            # Joining puts the company last. The double argsort is the inverse of that
+            # stable partition and restores the order of ``index``.
             place = np.argsort(np.argsort(is_company, kind="stable"), kind="stable")
             rows = _safe_indexing(_joined(rows, others), place)
         return copied(_numbered(rows))
 
 
 def read_alike(X: Any, y: Any, *, training: Iterable[Any]) -> Records:
-    """Read each record by itself, as the training data says.
+    """Read every record by itself, by the types of the training data.
 
     Args:
-        X: Inputs: an array, a sparse matrix, a data frame or a list.
-        y: Targets, or None.
-        training: Inputs and targets of the training records.
+        X: The inputs: an array, a sparse matrix, a data frame or a list.
+        y: The targets, or None.
+        training: The inputs and targets of the training records.
     """
     like_X, like_y = (_in_numpy(part) for part in training)
     few_X, few_y = (
         part if part is None else _safe_indexing(part, _COMPANY)
         for part in (like_X, like_y)
     )
+    # Conversions may warn or overflow because of a private cell. The company goes
+    # through the same code, so that both have the same types and can be joined.
     with quiet(), np.errstate(all="ignore"):
         company = _read(few_X, few_y, (like_X, like_y))
         records = _read(_in_numpy(X), _in_numpy(y), (like_X, like_y))
@@ -109,6 +111,8 @@ def read_alike(X: Any, y: Any, *, training: Iterable[Any]) -> Records:
 
 def _read(X: Any, y: Any, training: tuple[Any, Any]) -> Records:
     X, y = _unflagged(X), _unflagged(y)
+    # The functions below fill in this mask. An unreadable record keeps its place, with
+    # any values, because the number of records is public and their order matters.
     unreadable = np.zeros(_num_samples(X), dtype=bool)
     return Records(
         _inputs(X, training[0], unreadable),
@@ -118,7 +122,7 @@ def _read(X: Any, y: Any, training: tuple[Any, Any]) -> Records:
 
 
 def _in_numpy(data: Any) -> Any:
-    """Return an array for data that is one elsewhere, such as a tensor."""
+    """Return an array for array-like data of other libraries, such as a tensor."""
     is_known = isinstance(data, np.ndarray) or any(
         hasattr(data, name) for name in ("iloc", "tocsr")
     )
@@ -126,7 +130,7 @@ def _in_numpy(data: Any) -> Any:
 
 
 def _joined(rows: Any, others: Any) -> Any:
-    """Return rows and others below them, in the container of the rows."""
+    """Return the rows followed by the others, in the container of the rows."""
     if hasattr(rows, "tocsr"):
         return sparse.vstack([rows, sparse.csr_matrix(others)], format="csr")
     if hasattr(others, "toarray"):
@@ -142,8 +146,8 @@ def _joined(rows: Any, others: Any) -> Any:
 
 
 def copied(data: Any) -> Any:
-    """Return a copy that shares nothing with the data."""
-    if hasattr(data, "iloc"):  # pandas copies no objects
+    """Return a deep copy of the data."""
+    if hasattr(data, "iloc"):  # pandas does not copy the objects in a column
         data = data.copy()
         if not hasattr(data, "columns"):
             is_object = data.dtype == np.dtype(object)
@@ -153,7 +157,7 @@ def copied(data: Any) -> Any:
                 column = data.iloc[:, index]
                 data.isetitem(index, _column_like(column, _deep(column)))
         return data
-    # Elements of a list or an array of objects may be changed in place themselves.
+    # A model may modify the elements of a list or of an array of objects in place.
     if isinstance(data, list) or getattr(
         getattr(data, "dtype", None), "hasobject", False
     ):
@@ -162,17 +166,17 @@ def copied(data: Any) -> Any:
 
 
 def _column_like(column: Any, values: npt.NDArray[Any]) -> Any:
-    """Return a column of pandas of just these values, which it would convert itself."""
+    """Return a pandas column of these values; the dtype keeps pandas from guessing."""
     return type(column)(values, index=column.index, dtype=values.dtype)
 
 
 def _numbered(data: Any) -> Any:
-    """Return data whose rows have no names."""
+    """Return data whose rows are numbered from 0."""
     return data.reset_index(drop=True) if hasattr(data, "reset_index") else data
 
 
 def _unflagged(data: Any) -> Any:
-    """Return data in which rows may be there twice."""
+    """Return data in which a row may occur twice."""
     if hasattr(data, "set_flags"):
         return data.set_flags(allows_duplicate_labels=True)
     return data
@@ -183,7 +187,10 @@ def _deep(column: Any) -> npt.NDArray[Any]:
 
 
 def _inputs(X: Any, like: Any, unreadable: Mask) -> Any:
-    """Read inputs, and note the records that cannot be."""
+    """Read inputs like the training inputs, and mark the unreadable records.
+
+    Only the containers and the training data decide how; no private value does.
+    """
     if hasattr(X, "iloc") and hasattr(X, "columns"):
         return _frame(X, like, unreadable)
     kind = getattr(getattr(like, "dtype", None), "kind", None)
@@ -192,9 +199,10 @@ def _inputs(X: Any, like: Any, unreadable: Mask) -> Any:
     if hasattr(X, "tocsr"):
         return _sparse(X, reader_of(like) if kind else None, unreadable)
     shape = _shape(like)
+    # All columns of a numeric array have one reader: this is fast, for any dimension.
     if isinstance(X, np.ndarray) and kind is not None and kind in "biuf":
         values, bad = reader_of(like)(X)
-        unreadable |= bad.reshape(len(bad), -1).any(axis=1)
+        unreadable |= _rows_with(bad)
         return values
     if shape is None or not isinstance(X, np.ndarray | Sequence):
         return _series(X, like, unreadable)
@@ -216,15 +224,14 @@ def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
         return _table(y, like, unreadable)
     if len(shape) == 2:
         like = like.iloc[:, 0] if hasattr(like, "iloc") else np.ravel(like)
-    values = _column([_only(cell) for cell in cells_of(y)], reader_of(like), unreadable)
+    # Targets may come as rows with one element, whatever the training targets are.
+    cells = [cell[0] if _is_row(cell, 1) else cell for cell in cells_of(y)]
+    values = _column(cells, reader_of(like), unreadable)
+    # A missing number makes its own loss NaN. A missing object may raise when targets
+    # are compared, so its record is left out beforehand.
     if values.dtype == object:
         unreadable |= np.array([is_missing(value) for value in values])
     return values
-
-
-def _only(cell: Any) -> Any:
-    """Return the only element of a row that has one."""
-    return cell[0] if _is_row(cell, 1) else cell
 
 
 def _frame(X: Any, like: Any, unreadable: Mask) -> Any:
@@ -232,20 +239,19 @@ def _frame(X: Any, like: Any, unreadable: Mask) -> Any:
     frame = X.copy()
     for index in range(X.shape[1]):
         wanted = like.iloc[:, index] if hasattr(like, "iloc") else like
-        column = _series(X.iloc[:, index], wanted, unreadable)
-        frame.isetitem(index, column)
+        frame.isetitem(index, _series(X.iloc[:, index], wanted, unreadable))
     return frame
 
 
 def _series(X: Any, like: Any, unreadable: Mask) -> Any:
-    """Read a column of data; leave whatever else there is."""
+    """Read a pandas column; return any other container unchanged."""
     if not hasattr(X, "iloc"):
         return X
     reader = reader_of(like)
     dtype: Any = getattr(like, "dtype", None)
     values = _column(X, reader, unreadable)
     if hasattr(dtype, "categories"):
-        # Not astype, which looks at all cells before it decides how to read one.
+        # Series.astype looks at all cells before it decides how to convert one.
         codes = codes_in(dtype.categories, reader, values)
         if dtype.categories.dtype.kind in "biu" and not like.isna().any():
             unreadable |= codes < 0  # as in columns of whole numbers
@@ -259,6 +265,7 @@ def _sparse(X: Any, reader: Reader | None, unreadable: Mask) -> Any:
         return X
     X = X.tocsr(copy=True)
     X.data, bad = reader(X.data)
+    # Stored entry j is in row i if indptr[i] <= j < indptr[i + 1].
     unreadable[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[bad]] = True
     return X
 
@@ -271,8 +278,10 @@ def _table(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
     unreadable |= np.array([row is None for row in rows])
     cells = np.empty((len(rows), width), dtype=object)
     for index, row in enumerate(rows):
+        # A training row takes the place of an unreadable one: no reader fails on it.
         cells[index] = training[0] if row is None else row
-    # With one type for all, as numpy makes it.
+    # A model that is fitted on lists sees the one type that numpy finds for them, so
+    # numbers have that type here. Other columns are read by their own training cells.
     plain = like if isinstance(like, np.ndarray) else np.array(training.tolist())
     if plain.dtype.kind in "biufMm" and plain.ndim == 2:
         readers = [reader_of(plain)] * width
@@ -285,16 +294,16 @@ def _table(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
 
 
 def _fields(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
-    """Read an array of records with named fields, field by field."""
+    """Read a structured array field by field."""
     read = np.empty(X.shape, dtype=like.dtype)
     for name in like.dtype.names:
         read[name], bad = reader_of(like[name])(X[name])
-        unreadable |= bad.reshape(len(bad), -1).any(axis=1)
+        unreadable |= _rows_with(bad)
     return read
 
 
 def _blocks(X: Any, like: Any, unreadable: Mask) -> Any:
-    """Read records that are arrays of numbers themselves, such as images."""
+    """Read records that are themselves arrays of numbers, such as images."""
     training = np.asarray(like)
     if training.dtype.kind not in "biuf":
         return X
@@ -308,7 +317,7 @@ def _blocks(X: Any, like: Any, unreadable: Mask) -> Any:
         unreadable[index] |= not is_like
         cells[index] = block if is_like else training[0]
     values, bad = reader_of(training)(cells)
-    unreadable |= bad.reshape(len(bad), -1).any(axis=1)
+    unreadable |= _rows_with(bad)
     return values
 
 
@@ -316,6 +325,11 @@ def _column(cells: Any, reader: Reader, unreadable: Mask) -> npt.NDArray[Any]:
     values, bad = reader(cells)
     unreadable |= bad
     return values
+
+
+def _rows_with(bad: Mask) -> Mask:
+    """Return which rows have an unreadable cell."""
+    return np.asarray(bad.reshape(len(bad), -1).any(axis=1))
 
 
 def _rows(X: Any) -> Any:
@@ -330,7 +344,7 @@ def _is_row(row: Any, width: int) -> bool:
 
 
 def _shape(like: Any) -> tuple[int, ...] | None:
-    """Return the shape of training data, None if it is no table."""
+    """Return the shape of training data, or None if it is not an array or a list."""
     if hasattr(like, "shape"):
         return tuple(like.shape)
     if not isinstance(like, Sequence):

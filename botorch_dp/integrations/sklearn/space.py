@@ -1,4 +1,4 @@
-"""What hyperparameters may be: numbers, whole numbers, choices."""
+"""The space of hyperparameters: real numbers, integers and categories."""
 
 import itertools
 import math
@@ -19,12 +19,12 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Real:
-    """A number between two bounds.
+    """A real number between two bounds.
 
     Args:
         low: The smallest value.
         high: The largest value.
-        log: Whether to search its logarithm: for scales, such as a regularization.
+        log: Whether to search on a log scale, e.g. for a regularization strength.
 
     Example:
         >>> Real(1e-3, 1e3, log=True)
@@ -41,12 +41,12 @@ class Real:
 
 @dataclass(frozen=True)
 class Integer:
-    """A whole number between two bounds, both included.
+    """An integer between two bounds, both included.
 
     Args:
         low: The smallest value.
         high: The largest value.
-        log: Whether to search its logarithm.
+        log: Whether to search on a log scale.
     """
 
     low: int
@@ -56,7 +56,7 @@ class Integer:
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             value = getattr(self, name)
-            if not _is_number(value) or value % 1 != 0:  # not inf, nor not a number
+            if not _is_number(value) or value % 1 != 0:  # also infinity and NaN
                 raise InvalidArgumentError(
                     f"{name} of an Integer must be a whole number, got {value!r}."
                 )
@@ -65,10 +65,10 @@ class Integer:
 
 
 class Categorical:
-    """One of several values, without an order.
+    """One of several values without an order.
 
     Args:
-        choices: At least two.
+        choices: At least two different values.
     """
 
     def __init__(self, choices: Sequence[Any] | np.ndarray) -> None:
@@ -80,11 +80,11 @@ class Categorical:
             )
         if len(choices) < 2:
             raise InvalidArgumentError(
-                "choices must be at least two (set a fixed value on the estimator "
-                f"itself), got {choices!r}."
+                f"choices must have at least two values, got {choices!r}. Set a fixed "
+                "value on the estimator itself."
             )
         if any(a is b or a == b for a, b in itertools.combinations(choices, 2)):
-            raise InvalidArgumentError(f"choices must differ, got {choices!r}.")
+            raise InvalidArgumentError(f"choices must be different, got {choices!r}.")
         self.choices = tuple(choices)
 
     def __repr__(self) -> str:
@@ -100,28 +100,27 @@ Dimension = Real | Integer | Categorical
 
 
 class SearchSpace:
-    """Named dimensions, and how they become coordinates and parameters.
+    """Named dimensions, with conversions between parameters and coordinates.
 
     Args:
-        space: A :class:`Real`, :class:`Integer` or :class:`Categorical` for each name;
-            a list stands for a Categorical.
+        space: Maps each name to a :class:`Real`, :class:`Integer` or
+            :class:`Categorical`; a list stands for a Categorical.
 
     Attributes:
-        numbers: The dimensions that are numbers, by name.
-        choices: Those that are not.
+        numbers: The Real and Integer dimensions, by name.
+        choices: The Categorical dimensions, by name.
     """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         if not isinstance(space, Mapping) or not space:
             raise InvalidArgumentError(
-                "space must be a dict from the names of parameters to Real, Integer or "
+                "space must be a dict from parameter names to Real, Integer or "
                 f"Categorical, got {space!r}."
             )
-        dimensions = {name: _dimension(name, given) for name, given in space.items()}
-        self._names = tuple(dimensions)
+        self._dimensions = {name: _dimension(name, dim) for name, dim in space.items()}
         self.numbers: dict[str, Real | Integer] = {}
         self.choices: dict[str, Categorical] = {}
-        for name, dimension in dimensions.items():
+        for name, dimension in self._dimensions.items():
             if isinstance(dimension, Categorical):
                 self.choices[name] = dimension
             else:
@@ -135,24 +134,25 @@ class SearchSpace:
 
     @property
     def transform(self) -> tuple[str, ...]:
-        """In which coordinates each number is searched."""
+        """The search coordinates of each number: log or linear."""
         return tuple("log" if d.log else "linear" for d in self.numbers.values())
 
     def rounded(self, x: Sequence[float]) -> Params:
-        """Return the numbers at a point: whole where they have to be."""
+        """Return the numbers at a point, with integers rounded."""
         return {
             name: round(value) if isinstance(dim, Integer) else float(value)
             for (name, dim), value in zip(self.numbers.items(), x, strict=True)
         }
 
     def corners(self, x: Sequence[float]) -> list[tuple[float, Params]]:
-        """Return the parameters whose losses a point stands for, with their weights.
+        """Return the parameters that represent a point, with their weights.
 
-        Between whole numbers losses are interpolated linearly on the simplices into
-        which a cube falls when its corners are visited one coordinate at a time (the
-        Lovász extension): k + 1 corners for k whole numbers, and none but the point
-        itself where all are whole.
+        Losses are interpolated linearly between integers, on the simplices of the
+        Lovász extension: k + 1 corners for k integer dimensions, and only the point
+        itself if all its coordinates are integers.
         """
+        # From the lower corner of the cube, each step raises one coordinate by one, in
+        # the order of falling fractional parts; the weights are their differences.
         values = dict(zip(self.numbers, map(float, x), strict=True))
         whole = [n for n, dim in self.numbers.items() if isinstance(dim, Integer)]
         at = {name: math.floor(values[name]) for name in whole}
@@ -167,23 +167,25 @@ class SearchSpace:
     def candidates(
         self, count: int, *, first: Params | None, seed: int
     ) -> list[Params]:
-        """Return different candidates: all there are if they are few, or Sobol points.
+        """Return different candidates: all if there are few, or Sobol points.
 
         Args:
-            count: How many at most.
-            first: One to begin with.
-            seed: Of the Sobol sequence.
+            count: The largest number of candidates.
+            first: The first candidate, if any.
+            seed: The seed of the Sobol sequence.
         """
-        found = [] if first is None else [{name: first[name] for name in self._names}]
+        found = []
+        if first is not None:
+            found.append({name: first[name] for name in self._dimensions})
         for params in self._enumerated(count) or self._sobol(count, seed):
             if len(found) < count and params not in found:
                 found.append(params)
         return found
 
     def encoded(self, candidates: Sequence[Params]) -> Tensor:
-        """Return candidates as points: numbers in [0, 1], and a column a choice.
+        """Return candidates as points: numbers in [0, 1], and one column per choice.
 
-        Columns in which no two candidates differ are left out.
+        Constant columns are left out.
         """
         rows = [
             [
@@ -200,52 +202,49 @@ class SearchSpace:
         return points[:, points.amin(dim=0) < points.amax(dim=0)]
 
     def start(self, values: Mapping[str, Any]) -> Params:
-        """Return each value that is in the space; for others the middle, or a choice.
+        """Return the values that are in the space, with defaults for the others.
+
+        The default is the middle of a range, or the first choice.
 
         Args:
-            values: An estimator's own parameters.
+            values: The estimator's own parameters.
         """
-        dimensions = {**self.numbers, **self.choices}
         return {
             name: values[name]
-            if name in values and _is_inside(dimensions[name], values[name])
-            else _value(dimensions[name], 0.0 if name in self.choices else 0.5)
-            for name in self._names
+            if name in values and _is_inside(dim, values[name])
+            else _value(dim, 0.0 if name in self.choices else 0.5)
+            for name, dim in self._dimensions.items()
         }
 
     def point(self, params: Mapping[str, Any]) -> Tensor:
-        """Return the numbers among parameters, a ``d`` tensor."""
+        """Return the numbers among the parameters as a ``d`` tensor."""
         values = [float(params[name]) for name in self.numbers]
         return torch.tensor(values, dtype=torch.float64, device="cpu")
 
     def _enumerated(self, count: int) -> list[Params]:
-        """Return every combination, none if there are more than ``count``."""
+        """Return all combinations, or none if there are more than ``count``."""
         values: list[Sequence[Any]] = []
-        for name in self._names:
-            dim = self.choices.get(name) or self.numbers[name]
+        for dim in self._dimensions.values():
             if isinstance(dim, Real):
                 return []
-            values.append(
-                dim.choices
-                if isinstance(dim, Categorical)
-                else range(dim.low, dim.high + 1)
-            )
+            if isinstance(dim, Categorical):
+                values.append(dim.choices)
+            else:
+                values.append(range(dim.low, dim.high + 1))
         if math.prod(map(len, values)) > count:
             return []
-        return [
-            dict(zip(self._names, row, strict=True))
-            for row in itertools.product(*values)
-        ]
+        rows = itertools.product(*values)
+        return [dict(zip(self._dimensions, row, strict=True)) for row in rows]
 
     def _sobol(self, count: int, seed: int) -> list[Params]:
         with torch.device("cpu"):
-            engine = SobolEngine(len(self._names), scramble=True, seed=seed)
-            # More than needed: whole numbers and choices repeat themselves.
+            engine = SobolEngine(len(self._dimensions), scramble=True, seed=seed)
+            # More than needed, because integers and choices repeat.
             points = engine.draw(4 * count, dtype=torch.float64).tolist()
         return [
             {
-                name: _value(self.choices.get(name) or self.numbers[name], u)
-                for name, u in zip(self._names, row, strict=True)
+                name: _value(dim, u)
+                for (name, dim), u in zip(self._dimensions.items(), row, strict=True)
             }
             for row in points
         ]
@@ -263,19 +262,14 @@ def _dimension(name: str, given: Any) -> Dimension:
 
 
 def _check_interval(dim: Real | Integer) -> None:
-    kind = type(dim).__name__
     if not (_is_number(dim.low) and _is_number(dim.high)):
         raise InvalidArgumentError(f"low and high must be numbers, got {dim!r}.")
     if not (math.isfinite(dim.low) and math.isfinite(dim.high) and dim.low < dim.high):
         raise InvalidArgumentError(
-            f"low must be below high, both finite, got {kind}({dim.low!r}, "
-            f"{dim.high!r})."
+            f"low must be below high, and both must be finite, got {dim!r}."
         )
     if dim.log and dim.low <= 0:
-        raise InvalidArgumentError(
-            f"low must be above 0 with log=True, got {kind}({dim.low!r}, "
-            f"{dim.high!r}, log=True)."
-        )
+        raise InvalidArgumentError(f"low must be above 0 with log=True, got {dim!r}.")
 
 
 def _is_inside(dim: Dimension, value: Any) -> bool:
@@ -291,7 +285,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _value(dim: Dimension, u: float) -> Any:
-    """Return the value at a share u of a dimension; whole numbers equally often."""
+    """Return the value at u in [0, 1]; every integer has an interval of its own."""
     if isinstance(dim, Categorical):
         return dim.choices[min(int(u * len(dim.choices)), len(dim.choices) - 1)]
     high = dim.high + 1 if isinstance(dim, Integer) else dim.high
@@ -304,7 +298,7 @@ def _value(dim: Dimension, u: float) -> Any:
 
 
 def _unit(dim: Real | Integer, value: float) -> float:
-    """Return where a value is between the bounds, in search coordinates."""
+    """Return the position of a value in [0, 1], in search coordinates."""
     low, high = dim.low, dim.high
     if dim.log:
         return math.log(value / low) / math.log(high / low)

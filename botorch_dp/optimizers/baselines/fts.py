@@ -5,73 +5,42 @@ References:
         Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
 """
 
-import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count
-from botorch_dp.optimizers.fts.federation import Federation
-from botorch_dp.optimizers.fts.simulation import DPFTSDE
+from botorch_dp.optimizers.fts.simulation import FederatedSimulation
 from botorch_dp.privacy import Certificate
 
 
-class FTSDE(DPFTSDE):
-    """Federated Thompson sampling without privacy: every agent counts, as it is.
+class FTSDE(FederatedSimulation):
+    """Federated Thompson sampling without clipping, sampling or noise: not private.
 
-    With one region it is FTS (as modified by [Dai2021dpfts]_).
-
-    Args:
-        federation: What all agents and the server agree on.
-        num_steps: How many steps after the initial one.
-        candidates: All points to choose from, ``C x D``; the box by default.
-        seed: Of agents' choices.
-        dtype: Of points and scores.
-        device: Of points and scores.
+    With one region it is FTS (as modified by [Dai2021dpfts]_). The arguments are those
+    of :class:`FederatedSimulation`.
     """
 
     name = "fts-de"
 
-    def __init__(
-        self,
-        federation: Federation,
-        *,
-        num_steps: int,
-        candidates: Tensor | None = None,
-        seed: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.federation = federation
-        self.num_steps = check_count("num_steps", num_steps)
-        self._tkwargs = {"dtype": dtype, "device": device}
-        self.agents = federation.agents(
-            candidates=candidates, seed=seed, **self._tkwargs
-        )
-        self.server = None
-        self._weights = federation.weights(device)
-        self._begin()
-
-    def _will_broadcast(self) -> bool:
-        return self._number < self.num_steps
-
-    def _release(self, private_messages: Tensor) -> Tensor:
-        return self._weights(self._number).to(private_messages) @ private_messages
+    def _broadcast(self, where: Tensor | None) -> Tensor:
+        messages = self._private_messages(where)
+        weights = self.federation.weights(messages.device)(self._number)
+        return weights.to(messages) @ messages
 
     def certificate(self) -> Certificate:
-        """Return that nothing is guaranteed."""
+        """Return a certificate that guarantees nothing."""
         return Certificate.not_private(f"{self.name} broadcasts without noise")
 
 
-class ThompsonSampling(FTSDE):
-    """Thompson sampling, every agent for itself: nothing is shared.
+class ThompsonSampling(FederatedSimulation):
+    """Thompson sampling by each agent alone, with nothing shared: not private.
 
-    Args are those of :class:`FTSDE`.
+    The arguments are those of :class:`FederatedSimulation`.
     """
 
     name = "ts"
 
-    def _will_broadcast(self) -> bool:
-        return False
+    def _broadcast(self, where: Tensor | None) -> None:
+        return None
 
     def certificate(self) -> Certificate:
-        """Return that nothing is guaranteed, as nothing is released."""
+        """Return a certificate that guarantees nothing, since nothing is released."""
         return Certificate.not_private("agents share nothing and add no noise")

@@ -83,9 +83,10 @@ class PrivateValues:
         return self._buffer[:, first:last].index_select(0, chosen).mT
 
     def columns(self, rows: list[int]) -> Tensor:
-        """Return the kept ``n x len(rows)`` losses of some points."""
+        """Return the kept ``n x len(rows)`` losses of some points, contiguous."""
         assert self._buffer is not None
-        return self._buffer[torch.tensor(rows, device=self._buffer.device)].mT
+        chosen = torch.tensor(rows, device=self._buffer.device)
+        return self._buffer.mT.index_select(1, chosen)
 
     def forget(self) -> None:
         """Drop all values."""

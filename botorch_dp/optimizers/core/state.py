@@ -65,18 +65,34 @@ class Stateful(ABC):
         )
 
     def _take_state(self, state_dict: Mapping[str, Any]) -> None:
+        state = self.check_state_dict(state_dict)
+        self._charge_state(state)
+        self._restore(state)
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of a state that can be loaded, and raise if it cannot.
+
+        Raises:
+            OptimizerStateError: If it is not a state of the same class with the same
+                settings.
+        """
         try:
             state = copy.deepcopy(dict(state_dict))
             check_version_and_settings(state, self.settings())
             self._check_state(state)
         except OptimizerStateError:
             raise
-        except Exception as error:  # a broken state may raise anything
+        except (
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise OptimizerStateError(
                 f"state_dict is not a state of {type(self).__name__}: {error!r}."
             ) from error
-        self._charge_state(state)
-        self._restore(state)
+        return state
 
 
 def check_version_and_settings(

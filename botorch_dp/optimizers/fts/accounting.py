@@ -20,11 +20,18 @@ _ORDERS = range(2, 34)
 def published_privacy_loss(
     *, sampling_rate: float, noise_multiplier: float, num_rounds: int, delta: float
 ) -> float:
-    r"""Return epsilon as [Dai2021dpfts]_ accounts for it: an upper bound, and loose.
+    r"""Return the epsilon of [Dai2021dpfts]_, a loose upper bound.
 
-    The moments of the sampled Gaussian at integer orders 2 to 33, and
-    :math:`\epsilon = \min_\alpha T \rho(\alpha) - \log(\delta) / (\alpha - 1)`. To
-    reproduce the paper: the accountant of this library is exact, and a third lower.
+    It uses the moments of the sampled Gaussian at integer orders 2 to 33, and
+    :math:`\epsilon = \min_\alpha T \rho(\alpha) - \log(\delta) / (\alpha - 1)`. It is
+    here to reproduce the paper. The accountant of this library is exact, and its
+    epsilon is a third lower.
+
+    Args:
+        sampling_rate: The probability that an agent is in the sample of a round.
+        noise_multiplier: The ratio of noise to sensitivity.
+        num_rounds: The number of broadcasts.
+        delta: The delta of the guarantee.
 
     Example:
         >>> round(published_privacy_loss(

@@ -1,13 +1,13 @@
-r"""Federated agents: local Thompson sampling, and what the server broadcasts.
+r"""Federated agents: local Thompson sampling, and following the server's broadcast.
 
 An agent models its own scores by a Bayesian linear model of features that all agents
-share, so that a sample of its weights says what it believes in a language that others
-understand ([Dai2021dpfts]_, Algorithm 2). It asks where to evaluate, is told scores,
-and makes a message for the server. A batch of agents does the same as each of them
-alone, from the same random numbers.
+share. A sample of its weights is therefore a message that the others can use
+([Dai2021dpfts]_, Algorithm 2). A batch of agents does the same as each of them alone,
+from the same random numbers.
 
-Everything an agent holds is private to it; its message is private until the server has
-noised it. Needs torch and numpy only, so that a deployed agent starts quickly.
+Everything that an agent has observed is private to it. Its message is private until the
+server has added noise. Needs torch and numpy only, so that a deployed agent starts
+quickly.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -15,69 +15,58 @@ References:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_count, check_positive
+from botorch_dp._validation import (
+    check_choice,
+    check_count,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.models.linear_models import LinearModels
-from botorch_dp.optimizers.fts.randomness import AgentRandomness
+from botorch_dp.optimizers.fts.maximization import maximize
+from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
+from botorch_dp.optimizers.fts.randomness import AgentRandomness, consecutive
 from botorch_dp.optimizers.fts.regions import Regions, SearchDomain
 
 LOCAL = ("fresh", "shared")
-# How far to climb from the best candidate, in widths of the domain, and shares of that.
-_RADII, _STEPS = (0.05, 0.025, 0.0125, 0.006, 0.003, 0.001), (0.0, 1.0, 0.4, 0.1)
-_SAME = 1e-9  # points no further apart are one point
-
-
-def trust_sqrt(number: int) -> float:
-    """Follow with probability 1 / sqrt(t): the paper's synthetic experiments."""
-    return 1.0 / math.sqrt(number)
-
-
-def trust_inverse(number: int) -> float:
-    """Follow with probability 1 / (t + 1): the authors' landmine script."""
-    return 1.0 / (number + 1)
-
-
-def trust_never(number: int) -> float:
-    """Thompson sampling, every agent for itself."""
-    del number
-    return 0.0
-
-
-# How often an agent follows the broadcast in round t, from 1: 1 - p_t.
+# The probability of following the broadcast in round t = 1, 2, ...: 1 - p_t.
 TRUST: dict[str, Callable[[int], float]] = {
-    "sqrt": trust_sqrt,
-    "inverse": trust_inverse,
-    "never": trust_never,
+    "sqrt": lambda t: 1.0 / math.sqrt(t),  # the paper's synthetic experiments
+    "inverse": lambda t: 1.0 / (t + 1),  # the authors' script for landmines
+    "never": lambda t: 0.0,  # Thompson sampling by each agent alone
 }
+_SAME = 1e-9  # points that are no further apart count as one point
 
 
-class FTSAgents:
+class FTSAgents(PrivatelyStateful):
     r"""Some of the agents of a federation, as a batch.
 
     Args:
         features: The features that all agents share, for points in the unit cube.
-        domain: Where to search.
-        regions: Its cut into regions.
-        agents: The agents' numbers, an ``n`` tensor in ascending order. Agent k begins
-            in region k mod P.
-        noise_variance: The variance of a score, for the model.
-        num_initial: How many points to begin with.
-        trust: How often to follow the broadcast: ``"sqrt"``, ``"inverse"``,
-            ``"never"``, or a function from the round (from 1) to a probability.
-        local: Local Thompson sampling draws ``"fresh"`` features in each round, as the
-            authors do, or takes the ``"shared"`` ones, which is faster.
+        domain: The domain to search.
+        regions: The regions of the domain.
+        agents: The indices of the agents, an ``n`` tensor in ascending order. Agent k
+            starts in region k mod P.
+        noise_variance: The variance of the noise of a score in the model.
+        num_initial: The number of initial points of each agent.
+        trust: The probability of following the broadcast: ``"sqrt"``, ``"inverse"``,
+            ``"never"``, or a function from the round (starting at 1) to a probability.
+        local: Whether local Thompson sampling draws ``"fresh"`` features in each round,
+            as the authors do, or uses the ``"shared"`` ones, which is faster.
         center: Whether an agent subtracts the mean of its own scores first.
-        num_candidates: How many points to try in a box, before the best is refined.
-        avoid_repeats: Whether to replace a point evaluated before by a random one.
-        randomness: Where all choices come from.
-        features_of: Makes fresh features from a seed; those of the same kernel.
+        num_candidates: The number of points to try in a box before the best one is
+            refined.
+        avoid_repeats: Whether to replace a point that was evaluated before by a random
+            one.
+        randomness: The random numbers of the agents.
+        features_of: A function from a seed to fresh features of the same kernel.
 
     Example:
         >>> lengthscale = torch.tensor([0.2], dtype=torch.float64)
@@ -115,16 +104,11 @@ class FTSAgents:
                 "features, domain and regions must have the same number of dimensions, "
                 f"got {features.dim}, {domain.dim} and {regions.dim}."
             )
-        if (
-            not isinstance(agents, Tensor)
-            or agents.dim() != 1
-            or not len(agents)
-            or agents.dtype != torch.int64
-            or not (agents.diff() > 0).all()
-            or int(agents[0]) < 0
-        ):
+        check_tensor("agents", agents, ("n",), dtype=torch.int64)
+        if int(agents[0]) < 0 or not (agents.diff() > 0).all():
             raise InvalidArgumentError(
-                f"agents must be a tensor of ascending numbers, got {agents!r}."
+                "agents must be indices from 0 in ascending order, got "
+                f"{agents.tolist()}."
             )
         self.features, self.domain, self.regions = features, domain, regions
         self.agents = agents
@@ -134,8 +118,8 @@ class FTSAgents:
         self._local = check_choice("local", local, LOCAL)
         if local == "fresh" and features_of is None:
             raise InvalidArgumentError(
-                "features_of must say how to draw fresh features with local='fresh'; "
-                "or take local='shared'."
+                "features_of must be a function that draws fresh features if "
+                "local='fresh', got None; or use local='shared'."
             )
         self._features_of = features_of
         if isinstance(trust, str):
@@ -143,7 +127,6 @@ class FTSAgents:
         self._trust = trust
         self._center, self._avoid_repeats = bool(center), bool(avoid_repeats)
         self._randomness = randomness
-        self._everyone = torch.zeros(1, dtype=torch.int64, device=agents.device)
         self._X = domain.bounds.new_empty(len(agents), 0, domain.dim)
         self._Y = domain.bounds.new_empty(len(agents), 0)
         self._seen = torch.zeros(len(agents), 0, dtype=torch.bool, device=agents.device)
@@ -151,37 +134,35 @@ class FTSAgents:
 
     @property
     def num_agents(self) -> int:
-        """How many agents are in the batch."""
+        """The number of agents in the batch."""
         return len(self.agents)
 
     @property
     def assignment(self) -> Tensor:
-        """The region in which each agent begins."""
+        """The region in which each agent starts."""
         return self.agents % self.regions.num_regions
 
     @property
     def best(self) -> tuple[Tensor, Tensor]:
-        """Each agent's best point and score so far: private to it.
+        """The best point and score of each agent so far: private to the agent.
 
-        Not a number, and minus infinity, for an agent that has observed nothing.
+        NaN and minus infinity for an agent that has observed nothing.
         """
         if not self._Y.shape[1]:
-            raise OptimizerStateError("No agent has been told a score yet.")
+            raise OptimizerStateError("No agent has a score yet: call tell() first.")
         masked = self._Y.masked_fill(~self._seen, -torch.inf)
         value, index = masked.max(dim=-1)
         x = self._X.take_along_dim(index[:, None, None], dim=1).squeeze(1)
         x = self.domain.from_unit(x)
         return torch.where(value.isfinite().unsqueeze(-1), x, torch.nan), value
 
-    # What an agent does
-
     def ask(self, number: int, broadcast: Tensor | None = None) -> Tensor:
         """Return where to evaluate next ([Dai2021dpfts]_, Algorithm 2, lines 2 to 8).
 
         Args:
-            number: Of the round; 0 is for the initial points.
+            number: The index of the round; 0 is for the initial points.
             broadcast: The ``P x M`` weights of the server's last broadcast; None for
-                local Thompson sampling alone.
+                local Thompson sampling only.
 
         Returns:
             An ``n x num_initial x D`` tensor in round 0, ``n x 1 x D`` in later ones.
@@ -190,11 +171,12 @@ class FTSAgents:
             return self.domain.from_unit(self._initial_points())
         X = self._local_choices(number)
         if broadcast is not None:
-            self._check_broadcast(broadcast)
+            shape = (self.regions.num_regions, self.features.num_features)
+            check_tensor("broadcast", broadcast, shape, finite=True)
             (shared,) = self._maximize(
                 number, self.features, broadcast.to(self.features.phases)[None]
             )
-            coins = self._draw("trust", number, 1).squeeze(-1)
+            coins = self._uniforms("trust", number, 1).squeeze(-1)
             follow = coins < self._trust(number)
             X = torch.where(follow.unsqueeze(-1), shared, X)
         if self._avoid_repeats:
@@ -202,7 +184,7 @@ class FTSAgents:
         return self.domain.from_unit(X.unsqueeze(1))
 
     def tell(self, X: Tensor, Y: Tensor, where: Tensor | None = None) -> None:
-        """Take the scores at points, to be maximized.
+        """Take the scores at points, which are maximized.
 
         Args:
             X: An ``n x k x D`` tensor, as returned by :meth:`ask`.
@@ -226,7 +208,7 @@ class FTSAgents:
         self._Y = torch.cat([self._Y, Y], dim=1)
         self._seen = torch.cat([self._seen, seen], dim=1)
         if self._center:
-            return  # the mean has changed, and with it every score
+            return  # the new mean changes every centered score
         for k in range(X.shape[1]):
             self._models.append(X[:, k : k + 1], Y[:, k : k + 1], where=seen[:, k])
 
@@ -235,34 +217,28 @@ class FTSAgents:
         models = self._current_models(self.features)
         return models.sample(self._normals("message", number))
 
-    # How it does it
-
     def _initial_points(self) -> Tensor:
-        """Uniform in the agents' own regions."""
+        """Return uniform points in the agents' own regions, ``n x num_initial x D``."""
         size = self.num_initial * self.domain.dim
-        uniforms = self._draw("initial", 0, size).reshape(
+        uniforms = self._uniforms("initial", 0, size).reshape(
             -1, self.num_initial, size // self.num_initial
         )
         if self.domain.candidates is not None:
-            return self._initial_candidates(uniforms[..., 0])
-        boxes = [
-            self.regions.box(int(region)) for region in range(self.regions.num_regions)
-        ]
+            return self._initial_candidates(self.domain.candidates, uniforms[..., 0])
+        boxes = [self.regions.box(region) for region in range(self.regions.num_regions)]
         corners = self._X.new_tensor(boxes)  # P x 2 x D
         lower, upper = corners[self.assignment].unsqueeze(2).unbind(dim=1)
         return lower + uniforms * (upper - lower)
 
-    def _initial_candidates(self, uniforms: Tensor) -> Tensor:
-        candidates = self.domain.candidates
-        assert candidates is not None
+    def _initial_candidates(self, candidates: Tensor, uniforms: Tensor) -> Tensor:
         regions = self.regions.index(candidates)
         points = []
         for region in range(self.regions.num_regions):
             inside = candidates[regions == region]
             if not len(inside):
                 raise InvalidArgumentError(
-                    f"candidates must lie in every region; there are none in number "
-                    f"{region} of {self.regions.num_regions}."
+                    f"candidates must lie in every region, but there are none in "
+                    f"region {region} of {self.regions.num_regions}."
                 )
             chosen = (uniforms * len(inside)).long().clamp(max=len(inside) - 1)
             points.append(inside[chosen])  # n x k x D
@@ -276,7 +252,8 @@ class FTSAgents:
             assert self._features_of is not None
             features = self._features_of(self._randomness.child_seed("fresh", number))
         models = self._current_models(features)
-        # Scores so large that their model overflows are their agent's own affair.
+        # An agent whose scores are so large that its model overflows must not stop the
+        # batch.
         weights = models.sample(self._normals("local", number)).nan_to_num(
             0.0, 0.0, 0.0
         )
@@ -285,58 +262,24 @@ class FTSAgents:
     def _maximize(
         self, number: int, features: FourierFeatures, weights: Tensor
     ) -> Tensor:
-        """Return where each function is largest, ``n x D``.
-
-        Args:
-            number: Of the round.
-            features: Of the functions.
-            weights: Their ``n x P x M`` weights, by region; P may be 1 for one function
-                in all regions.
-        """
+        """Return where each function of ``n x P x M`` weights is largest, ``n x D``."""
         X = self.domain.candidates
         if X is None:
-            size = self.num_candidates * self.domain.dim
-            X = self._shared("candidates", number, size).reshape(-1, self.domain.dim)
-        values = self._values(features, weights, X)  # n x C
-        best = X[values.argmax(dim=-1)]
-        if self.domain.candidates is not None:
-            return best
-        return self._climb(features, weights, best)
+            X = self._shared_candidates(number)
+        climb = self.domain.candidates is None
+        return maximize(features, self.regions, weights, X, climb=climb)
 
-    def _climb(self, features: FourierFeatures, weights: Tensor, X: Tensor) -> Tensor:
-        """Follow the gradient from ``n x D`` points; never to a smaller value."""
-        steps = X.new_tensor(_STEPS).unsqueeze(-1)
-        for radius in _RADII:
-            here = weights[:, 0]
-            if weights.shape[1] > 1:
-                region = self.regions.index(X)[:, None, None]
-                here = weights.take_along_dim(region, dim=1).squeeze(1)
-            gradient = features.gradient(X, here)
-            direction = torch.nn.functional.normalize(gradient, dim=-1)
-            direction = direction.nan_to_num(0.0, 0.0, 0.0).unsqueeze(1)
-            tried = (X.unsqueeze(1) + radius * steps * direction).clamp(0.0, 1.0)
-            values = self._values(features, weights, tried)
-            best = values.argmax(dim=-1)[:, None, None]
-            X = tried.take_along_dim(best, dim=1).squeeze(1)
-        return X
-
-    def _values(self, features: FourierFeatures, weights: Tensor, X: Tensor) -> Tensor:
-        """Return the ``n x C`` values at ``C x D`` or ``n x C x D`` points."""
-        phi = features(X)
-        if weights.shape[1] == 1:
-            if X.dim() == 2:
-                return weights.squeeze(1) @ phi.mT
-            return (phi @ weights.mT).squeeze(-1)
-        values = phi @ weights.mT  # n x C x P
-        index = self.regions.index(X)
-        return values.take_along_dim(
-            index.expand(values.shape[:-1]).unsqueeze(-1), dim=-1
-        ).squeeze(-1)
+    def _shared_candidates(self, number: int) -> Tensor:
+        """Return random points, which are the same for all agents."""
+        everyone = torch.zeros(1, dtype=torch.int64, device=self.agents.device)
+        size = self.num_candidates * self.domain.dim
+        drawn = self._randomness.uniforms("candidates", number, everyone, size)
+        return drawn.squeeze(0).to(self._X).reshape(-1, self.domain.dim)
 
     def _without_repeats(self, number: int, X: Tensor) -> Tensor:
         distances = (self._X - X.unsqueeze(1)).abs().amax(dim=-1)
         repeated = ((distances <= _SAME) & self._seen).any(dim=-1)
-        uniforms = self._draw("repeat", number, self.domain.dim)
+        uniforms = self._uniforms("repeat", number, self.domain.dim)
         other = uniforms
         if self.domain.candidates is not None:
             size = len(self.domain.candidates)
@@ -367,7 +310,7 @@ class FTSAgents:
             features, self.num_agents, noise_variance=self.noise_variance
         )
 
-    def _draw(self, purpose: str, number: int, size: int) -> Tensor:
+    def _uniforms(self, purpose: str, number: int, size: int) -> Tensor:
         drawn = self._randomness.uniforms(purpose, number, self.agents, size)
         return drawn.to(self._X)
 
@@ -376,46 +319,41 @@ class FTSAgents:
         drawn = self._randomness.normals(purpose, number, self.agents, size)
         return drawn.to(self._X)
 
-    def _shared(self, purpose: str, number: int, size: int) -> Tensor:
-        """Return numbers that are the same for all agents."""
-        drawn = self._randomness.uniforms(purpose, number, self._everyone, size)
-        return drawn.squeeze(0).to(self._X)
-
-    def _check_broadcast(self, broadcast: Tensor) -> None:
-        shape = (self.regions.num_regions, self.features.num_features)
-        if broadcast.shape != shape or not broadcast.isfinite().all():
-            raise InvalidArgumentError(
-                f"broadcast must be a finite {shape[0]} x {shape[1]} tensor, got shape "
-                f"{tuple(broadcast.shape)}."
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything observed: private to the agents."""
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
         return {
-            "fingerprint": self.features.fingerprint,
+            "method": "fts-agents",
+            "agents": consecutive(self.agents.tolist()),
+            "features": self.features.fingerprint,
             "domain": self.domain.fingerprint,
-            "seed": self._randomness.seed,
-            "agents": self.agents.clone(),
-            "X": self._X.clone(),
-            "Y": self._Y.clone(),
-            "seen": self._seen.clone(),
+            "num_regions": self.regions.num_regions,
+            "noise_variance": self.noise_variance,
+            "num_initial": self.num_initial,
+            "local": self._local,
+            "center": self._center,
+            "num_candidates": self.num_candidates,
+            "avoid_repeats": self._avoid_repeats,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state_dict` of the same agents, with its random numbers."""
-        if (
-            state_dict["fingerprint"] != self.features.fingerprint
-            or state_dict["domain"] != self.domain.fingerprint
-            or not torch.equal(state_dict["agents"], self.agents)
-        ):
-            raise OptimizerStateError(
-                "state_dict must be of the same agents with the same features in the "
-                "same domain."
-            )
-        self._randomness = AgentRandomness(state_dict["seed"])
-        X, Y, seen = (state_dict[key] for key in ("X", "Y", "seen"))
-        self._X, self._Y = X.to(self._X), Y.to(self._Y)
-        self._seen = seen.to(self._seen)
+    def _state(self) -> dict[str, Any]:
+        return {
+            "seed": self._randomness.seed,
+            "X": self._X,
+            "Y": self._Y,
+            "seen": self._seen,
+        }
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        check_count("seed", state["seed"], minimum=0)
+        n, k, dim = self.num_agents, state["X"].shape[1], self.domain.dim
+        for name, shape in (("X", (n, k, dim)), ("Y", (n, k)), ("seen", (n, k))):
+            if state[name].shape != shape:
+                raise ValueError(f"{name} of shape {tuple(state[name].shape)}")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._randomness = AgentRandomness(state["seed"])
+        self._X, self._Y = state["X"].to(self._X), state["Y"].to(self._Y)
+        self._seen = state["seen"].to(self._seen)
         if not self._center:
             self._models = self._fill(self._new_models(self.features), self._Y)
 
@@ -424,8 +362,9 @@ class FTSAgent(FTSAgents):
     """One agent by itself, as it is deployed.
 
     Args:
-        index: The agent's number in the federation.
-        **kwargs: As of :class:`FTSAgents`.
+        index: The index of the agent in the federation.
+        device: The device of the agent.
+        **kwargs: The other arguments of :class:`FTSAgents`.
     """
 
     def __init__(self, index: int, *, device: str = "cpu", **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a federation agrees on before it begins: public, and the same for everyone.
+"""The settings of a federation: public, and the same for all agents and the server.
 
 Needs torch and numpy only, so that a deployed agent starts quickly.
 """
@@ -24,30 +24,30 @@ from botorch_dp.optimizers.fts.weights import ExplorationWeights
 class Federation:
     """The settings that agents and server share.
 
-    None of them may be chosen by looking at agents' data.
+    None of them may be chosen by looking at the agents' data.
 
     Args:
         num_agents: The number of agents N.
         lower: The lower bounds of the domain.
-        upper: Its upper bounds.
-        lengthscale: Of the kernel, for points scaled to the unit cube: one for each
-            dimension.
+        upper: The upper bounds of the domain.
+        lengthscale: The lengthscale of the kernel in each dimension, for points scaled
+            to the unit cube.
         num_features: The number of shared features M.
         num_regions: The number of regions P; 1 for no distributed exploration.
         nu: The smoothness of a Matern kernel, or ``"rbf"``.
         outputscale: The prior variance of a score.
         noise_variance: The variance of a score's noise, for the model.
-        feature_seed: From which everyone makes the same features.
-        num_initial: How many points an agent begins with.
+        feature_seed: The seed from which everyone draws the same features.
+        num_initial: The number of initial points of each agent.
         trust: How often agents follow the broadcast: ``"sqrt"``, ``"inverse"`` or
             ``"never"``, see :class:`FTSAgents`.
         local: ``"fresh"`` or ``"shared"`` features for local Thompson sampling.
         center: Whether an agent subtracts the mean of its own scores.
-        num_candidates: How many points an agent tries in a box.
-        strength: Of the preference for agents of a region, see
+        num_candidates: The number of points that an agent tries in a box.
+        strength: The initial preference for agents of a region, see
             :class:`ExplorationWeights`.
-        hold: For how many rounds.
-        fall: Over how many rounds it then falls to zero.
+        hold: The number of rounds before the preference decreases.
+        fall: The number of rounds in which it decreases to zero.
 
     Example:
         >>> federation = Federation(
@@ -80,18 +80,18 @@ class Federation:
         for name in ("lower", "upper", "lengthscale"):
             values = tuple(float(value) for value in getattr(self, name))
             object.__setattr__(self, name, values)
-        check_count("num_agents", self.num_agents)
-        for name in ("num_initial", "num_candidates"):
+        for name in ("num_agents", "num_initial", "num_candidates"):
             check_count(name, getattr(self, name))
         check_positive("noise_variance", self.noise_variance)
         check_choice("trust", self.trust, tuple(TRUST))
         check_choice("local", self.local, LOCAL)
         if not len(self.lower) == len(self.upper) == len(self.lengthscale) > 0:
             raise InvalidArgumentError(
-                "lower, upper and lengthscale must have a number for each dimension, "
+                "lower, upper and lengthscale must have one number per dimension, "
                 f"got {self.lower}, {self.upper} and {self.lengthscale}."
             )
-        self.features(device="cpu")  # checks its own arguments
+        # These check the other settings.
+        self.features(device="cpu")
         self.domain(device="cpu")
         self.weights(device="cpu")
 
@@ -101,15 +101,15 @@ class Federation:
         return len(self.lower)
 
     def regions(self) -> Regions:
-        """Return the cut of the domain."""
+        """Return the regions of the domain."""
         return Regions(self.dim, self.num_regions)
 
     def assignment(self, device: torch.device | str = "cpu") -> Tensor:
-        """Return each agent's region: agent n begins in region n mod P."""
+        """Return the region in which each agent starts: n mod P for agent n."""
         return torch.arange(self.num_agents, device=device) % self.num_regions
 
     def weights(self, device: torch.device | str = "cpu") -> ExplorationWeights:
-        """Return the weights of agents in the broadcasts."""
+        """Return the weights of the agents in the broadcasts."""
         return ExplorationWeights(
             self.assignment(device),
             self.num_regions,
@@ -125,7 +125,7 @@ class Federation:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> FourierFeatures:
-        """Return the shared features, or from another seed others of this kernel."""
+        """Return the shared features, or other ones of this kernel from a seed."""
         return FourierFeatures.draw(
             torch.tensor(self.lengthscale, dtype=dtype, device=device),
             num_features=self.num_features,
@@ -141,7 +141,7 @@ class Federation:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> SearchDomain:
-        """Return where to search: the box, or candidates in it."""
+        """Return the domain: the box, or candidates in it."""
         bounds = torch.tensor([self.lower, self.upper], dtype=dtype, device=device)
         return SearchDomain(bounds, candidates)
 
@@ -157,11 +157,11 @@ class Federation:
         """Return some agents as a batch; all of them by default.
 
         Args:
-            indices: Their numbers.
+            indices: The indices of the agents, in ascending order.
             candidates: All points to choose from, ``C x D``; the box by default.
-            seed: Of their random choices; drawn from the operating system by default.
-            dtype: Of points and scores.
-            device: Of points and scores.
+            seed: The seed of their choices; drawn from the operating system by default.
+            dtype: The dtype of points and scores.
+            device: The device of points and scores.
         """
         if indices is None:
             indices = torch.arange(self.num_agents, device=device)
@@ -200,5 +200,5 @@ class Federation:
             return cls(**state)
         except (ValueError, TypeError) as error:
             raise InvalidArgumentError(
-                f"text must be settings as written by to_json: {error}."
+                f"text must be settings written by to_json(): {error}."
             ) from error

@@ -1,8 +1,8 @@
 """Random numbers that an agent makes alone and a simulation makes for all agents.
 
-A counter-based generator (numpy's Philox) is keyed by a seed, a purpose and a round;
-agent n has the n-th block of its output. So an agent on its own machine and a batch of
-ten thousand draw the same numbers, and neither has to know the other.
+A counter-based generator (numpy's Philox) is keyed by a seed, a purpose and a round.
+Agent n takes the n-th block of its output. So an agent on its own machine draws the
+same numbers as in a batch of ten thousand.
 
 Needs torch and numpy only.
 """
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from botorch_dp._validation import check_count
 
-_WORDS = 4  # of 64 bits, for each step of the counter
+_WORDS = 4  # words of 64 bits in each step of the counter
 
 
 class AgentRandomness:
-    """Uniform and normal numbers, by purpose, round and agent.
+    """Uniform and normal numbers by purpose, round and agent.
 
-    An agent's own choices need no secret for the guarantee, which rests on the server's
-    noise. But whoever knows the seed can repeat them, so by default it is drawn from
-    the operating system.
+    The guarantee depends on the server's noise and not on this seed. But anyone who
+    knows the seed can repeat an agent's choices, so it is drawn from the operating
+    system by default.
 
     Args:
-        seed: A whole number; None for one that nobody knows.
+        seed: A whole number; None for a random one.
 
     Example:
         >>> randomness = AgentRandomness(seed=3)
@@ -46,17 +46,17 @@ class AgentRandomness:
         """Return doubles strictly between zero and one, ``len(agents) x size``.
 
         Args:
-            purpose: What they are for; other purposes have other numbers.
-            number: Of the round.
-            agents: The agents' numbers, a tensor in ascending order.
-            size: How many for each.
+            purpose: What the numbers are for; each purpose has its own numbers.
+            number: The index of the round.
+            agents: The indices of the agents, a tensor in ascending order.
+            size: How many numbers to draw for each agent.
         """
-        digest = hashlib.sha256(f"{self.seed} {purpose} {number}".encode()).digest()
-        key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+        key = np.frombuffer(self._digest(purpose, number)[:16], dtype="<u8").astype(
+            np.uint64
+        )
         steps = -(-size // _WORDS)
-        numbers = agents.tolist()
         blocks = []
-        for first, count in _runs(numbers):
+        for first, count in consecutive(agents.tolist()):
             generator = np.random.Philox(key=key, counter=[first * steps, 0, 0, 0])
             words = generator.random_raw(count * steps * _WORDS)
             blocks.append(words.reshape(count, steps * _WORDS)[:, :size])
@@ -69,17 +69,19 @@ class AgentRandomness:
         return torch.special.ndtri(self.uniforms(purpose, number, agents, size))
 
     def child_seed(self, purpose: str, number: int) -> int:
-        """Return the seed of something that all agents make anew in a round."""
-        digest = hashlib.sha256(f"{self.seed} {purpose} {number}".encode()).digest()
-        return int.from_bytes(digest[:7], "little")
+        """Return the seed of something that all agents draw again in a round."""
+        return int.from_bytes(self._digest(purpose, number)[:7], "little")
+
+    def _digest(self, purpose: str, number: int) -> bytes:
+        return hashlib.sha256(f"{self.seed} {purpose} {number}".encode()).digest()
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Return the first number and the length of each run of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
+def consecutive(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return the first number and the length of each block of consecutive numbers."""
+    blocks: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        if blocks and number == sum(blocks[-1]):
+            blocks[-1] = (blocks[-1][0], blocks[-1][1] + 1)
         else:
-            runs.append((number, 1))
-    return runs
+            blocks.append((number, 1))
+    return blocks

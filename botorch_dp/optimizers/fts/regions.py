@@ -1,7 +1,7 @@
 """Where federated agents search: a box or a finite set, cut into regions.
 
-Points are in the unit cube here; :class:`SearchDomain` scales them. Everything is
-public. Needs torch and numpy only.
+Points lie in the unit cube; :class:`SearchDomain` scales them. Everything is public.
+Needs torch and numpy only.
 """
 
 import hashlib
@@ -9,15 +9,19 @@ import hashlib
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp._validation import (
+    check_box,
+    check_count,
+    check_inside,
+    check_tensor,
+)
 
 
 class Regions:
     """The unit cube cut into P boxes of equal volume.
 
-    The prime factors of P are dealt to the dimensions in turn, the largest first: P = 4
-    cuts each of two dimensions in two, and one dimension in four.
+    The prime factors of P go to the dimensions in turn, the largest first: P = 4 cuts
+    each of two dimensions in two, or one dimension in four.
 
     Args:
         dim: The number of dimensions D.
@@ -61,39 +65,18 @@ class SearchDomain:
     """A box, or a finite set of candidates in it.
 
     Args:
-        bounds: A ``2 x D`` tensor of lower and upper bounds, with dtype and device.
-        candidates: A ``C x D`` tensor: all there is to choose from; None for the box.
+        bounds: A ``2 x D`` tensor of lower and upper bounds, which gives dtype and
+            device.
+        candidates: A ``C x D`` tensor of all points to choose from; None for the box.
     """
 
     def __init__(self, bounds: Tensor, candidates: Tensor | None = None) -> None:
-        if (
-            not isinstance(bounds, Tensor)
-            or bounds.dim() != 2
-            or len(bounds) != 2
-            or bounds.dtype not in (torch.float32, torch.float64)
-            or not (bounds[0] < bounds[1]).all()
-        ):
-            raise InvalidArgumentError(
-                "bounds must be a 2 x D tensor of float32 or float64 with lower below "
-                f"upper bounds, got {bounds!r}."
-            )
-        self.bounds = bounds.detach()
+        self.bounds = check_box("bounds", bounds)
         self.candidates = None
         if candidates is not None:
-            if (
-                not isinstance(candidates, Tensor)
-                or candidates.dim() != 2
-                or candidates.shape[-1] != bounds.shape[-1]
-                or not len(candidates)
-            ):
-                raise InvalidArgumentError(
-                    f"candidates must be a C x {bounds.shape[-1]} tensor, got "
-                    f"{getattr(candidates, 'shape', candidates)!r}."
-                )
-            inside = (candidates >= bounds[0]) & (candidates <= bounds[1])
-            if not inside.all():
-                raise InvalidArgumentError("candidates must lie within bounds.")
-            self.candidates = self.to_unit(candidates.detach().to(bounds))
+            check_tensor("candidates", candidates, ("C", self.dim))
+            inside = check_inside("candidates", candidates, self.bounds)
+            self.candidates = self.to_unit(inside)
 
     @property
     def dim(self) -> int:
@@ -102,7 +85,7 @@ class SearchDomain:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of bounds and candidates, to tell whether two domains are equal."""
+        """A digest of bounds and candidates, which is the same for equal domains."""
         digest = hashlib.sha256()
         for tensor in (self.bounds, self.candidates):
             if tensor is not None:
@@ -114,12 +97,13 @@ class SearchDomain:
         return (X - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
 
     def from_unit(self, X: Tensor) -> Tensor:
-        """Scale points of the unit cube to the bounds, which they do not leave."""
+        """Scale points of the unit cube to the bounds, despite rounding errors."""
         X = self.bounds[0] + X * (self.bounds[1] - self.bounds[0])
         return X.clamp(*self.bounds)
 
 
 def _prime_factors(number: int) -> list[int]:
+    """Return the prime factors of a number, the largest first."""
     factors, divisor = [], 2
     while number > 1:
         while number % divisor == 0:

@@ -1,23 +1,24 @@
-r"""The trusted server of a federation: noisy weighted sums of what agents believe.
+r"""The trusted server of a federation: noisy weighted sums of the agents' vectors.
 
 In every round each agent sends a sample :math:`\omega_n` of its weights, M numbers. The
-server clips each to norm :math:`C = S / \sqrt P`, and releases in one go, for the P
-regions, :math:`\frac1q \sum_{n \in \mathcal S} \varphi_n^{(i)} \hat\omega_n` plus
-noise, with :math:`\mathcal S` a secret sample of agents ([Dai2021dpfts]_, Algorithm 1).
+server clips each vector to norm :math:`C = S / \sqrt P`. In one release it sends, for
+each of the P regions, :math:`\frac1q \sum_{n \in \mathcal S} \varphi_n^{(i)}
+\hat\omega_n` plus noise, where :math:`\mathcal S` is a secret sample of agents
+([Dai2021dpfts]_, Algorithm 1).
 
 **Who is protected.** An agent, with all its data, against everyone who sees broadcasts.
-The weights and the noise depend on the number N of agents and on their regions, so
-these are public, and the neighbour of a federation is one in which an agent contributes
-nothing (zero-out), or another vector (replace-one, for samples of fixed size). Removing
-an agent altogether would change weights and noise of the others, and is not covered.
+Weights and noise depend on the number N of agents and on their regions, so these are
+public. In a neighbouring federation one agent sends nothing (zero-out), or another
+vector (replace-one, for samples of fixed size). Removing an agent altogether would
+change the weights and the noise of the others, and is not covered.
 
-**How much an agent counts.** Its joint contribution has norm at most
-:math:`C \sqrt{\sum_i (\varphi_n^{(i)})^2}`; the largest over agents is the sensitivity
-(``"tight"``). The paper bounds it by :math:`C \sqrt P \varphi_{\max}` (``"paper"``), up
-to :math:`\sqrt P` times more noise for the same guarantee.
+**Sensitivity.** An agent's joint contribution to all regions has norm at most
+:math:`C \sqrt{\sum_i (\varphi_n^{(i)})^2}`. The largest over all agents is the
+sensitivity (``"tight"``). The paper's bound :math:`C \sqrt P \varphi_{\max}`
+(``"paper"``) gives up to :math:`\sqrt P` times more noise for the same guarantee.
 
-Noise is broadcast even when nobody was sampled. (The authors' scripts then broadcast a
-random vector without noise, which tells that nobody was.)
+The server broadcasts noise even if the sample is empty. (The authors' scripts then
+broadcast a random vector without noise, which reveals that it was empty.)
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -26,8 +27,7 @@ References:
 
 import math
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,10 +36,12 @@ from botorch_dp._validation import (
     check_choice,
     check_clip_norm,
     check_count,
+    check_instance,
     check_positive,
     describe_private,
 )
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
 from botorch_dp.privacy import (
     Certificate,
@@ -48,34 +50,40 @@ from botorch_dp.privacy import (
     SubsampledGaussianMechanism,
     clip_rows,
 )
+from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.certificate import WORST_CASE
 
 SENSITIVITIES = ("tight", "paper")
 FTS_ASSUMPTIONS = (
     WORST_CASE,
     "central: agents send their vectors to a server that is trusted to clip, sample "
-    "and add noise, and to show nobody who was sampled or what was sent",
+    "and add noise, and to keep samples and vectors secret",
     "the number of agents, their regions and weights are public",
-    "all settings, the clip norm among them, were chosen without private data",
+    "all settings, including the clip norm, were chosen without private data",
 )
 
 
-class DPFTSServer:
-    r"""Turns agents' private vectors into broadcasts.
+class DPFTSServer(Stateful):
+    r"""Turns the private vectors of agents into broadcasts.
 
     Args:
-        weights: Of the agents, by region and round.
-        num_features: How many numbers M an agent sends.
+        weights: The weights of the agents by region and round.
+        num_features: The number M of entries of a vector.
         clip_norm: The bound S; a vector is clipped to :math:`S / \sqrt P`.
-        noise_multiplier: The noise z over the sensitivity.
-        sampling_rate: The probability q that an agent counts in a round (Poisson).
-        sample_size: Or the size of a uniform subset, for which the sensitivity doubles.
-        sensitivity: ``"tight"`` or ``"paper"``.
-        num_rounds: After how many broadcasts nothing more is released.
-        ledger: What is charged.
-        dtype: Of broadcasts.
-        device: Of broadcasts.
-        generator: Seeds noise and sample: for experiments only.
+        noise_multiplier: The ratio z of noise to sensitivity.
+        sampling_rate: The probability q that an agent is in the sample of a round
+            (Poisson sampling).
+        sample_size: The size of a uniform sample, instead of ``sampling_rate``; it
+            doubles the sensitivity.
+        sensitivity: ``"tight"`` or ``"paper"``, see above.
+        num_rounds: The number of broadcasts.
+        ledger: The ledger to charge.
+        dtype: The dtype of broadcasts.
+        device: The device of broadcasts.
+        generator: Seeds noise and samples: for experiments only.
+
+    Attributes:
+        run_id: The identity of the run, also after it is resumed.
 
     Example:
         >>> assignment = torch.arange(100) % 2
@@ -87,6 +95,8 @@ class DPFTSServer:
         >>> broadcast.shape, server.num_broadcasts
         (torch.Size([2, 50]), 1)
     """
+
+    name: ClassVar[str] = "dp-fts-de"
 
     def __init__(
         self,
@@ -113,20 +123,17 @@ class DPFTSServer:
         self.sensitivity = check_choice("sensitivity", sensitivity, SENSITIVITIES)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.sampling_rate, self.sample_size = sampling_rate, sample_size
-        if not isinstance(ledger, Ledger | None):
-            raise InvalidArgumentError(
-                f"ledger must be a botorch_dp.Ledger or None, got {ledger!r}."
-            )
+        check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger() if ledger is None else ledger
         self._generator = generator
         self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
-        self._num_broadcasts = 0
-        self._name = f"dp-fts-de {uuid.uuid4().hex}"
         self._last: Tensor | None = None
+        self.run_id = uuid.uuid4().hex
+        self._account = self._account_of(self.run_id)
         self._reserve()
 
     def _reserve(self) -> None:
-        """Let the ledger account for all rounds, or as many as fit, as one plan."""
+        """Reserve all rounds, or as many as the cap allows, as one plan."""
         event, num_rounds = self.event(), self.num_rounds
         if not self.ledger.allows(event, num_rounds):
             too_many, num_rounds = num_rounds, 0
@@ -137,29 +144,23 @@ class DPFTSServer:
                 else:
                     too_many = middle
         if not num_rounds and len(self.ledger):
-            return  # a run that is over can still be loaded
+            return  # the ledger may belong to a finished run that is loaded next
         if not num_rounds:
             raise InvalidArgumentError(
                 f"ledger must allow at least one broadcast, {event!r}: its cap is "
                 f"{self.ledger.cap!r}."
             )
-        mechanism = self._mechanism(0)
-        self.ledger.reserve(
-            [(event, num_rounds)],
-            adjacency=mechanism.adjacency,
-            unit=mechanism.unit,
-            run=self._name,
-        )
+        self._account.reserve([(event, num_rounds)])
 
     @property
     def num_broadcasts(self) -> int:
-        """How many broadcasts were released, or paid for."""
-        return self._num_broadcasts
+        """The number of broadcasts that were released, or at least paid for."""
+        return self._account.num_charged
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will be released: agents go on by themselves."""
-        return self._num_broadcasts >= self.num_rounds
+        """Whether all broadcasts have been released."""
+        return self.num_broadcasts >= self.num_rounds
 
     @property
     def broadcast(self) -> Tensor | None:
@@ -168,34 +169,33 @@ class DPFTSServer:
 
     @property
     def rate(self) -> float:
-        """The share of agents that counts in a round, in expectation."""
+        """The expected share of agents in the sample of a round."""
         if self.sampling_rate is not None:
             return self.sampling_rate
         assert self.sample_size is not None
         return self.sample_size / self.num_agents
 
     def noise_std(self, number: int) -> float:
-        """Return the standard deviation of the noise in a round, counted from 0."""
+        """Return the standard deviation of the noise in a round, starting at 0."""
         return self._mechanism(number).noise_std / self.rate
 
     def event(self) -> PrivacyEvent:
-        """Return what a broadcast costs: the same in every round."""
+        """Return the cost of a broadcast, which is the same in every round."""
         return self._mechanism(0).event()
 
     def release(self, private_messages: Tensor) -> Tensor:
         r"""Return the next broadcast ([Dai2021dpfts]_, Algorithm 1, lines 5 to 13).
 
         Args:
-            private_messages: An ``N x M`` tensor of all agents' vectors. Zeros stand
-                for an agent that sent nothing; a vector that is not finite counts as
-                zero.
+            private_messages: An ``N x M`` tensor of all agents' vectors, with zeros for
+                an agent that sent nothing. A vector that is not finite counts as zero.
 
         Returns:
-            A ``P x M`` tensor, which may be shown to anyone.
+            A ``P x M`` tensor, which may be published.
         """
-        # Another process that went on from the same state may have been here.
-        self._num_broadcasts = max(self._num_broadcasts, self._num_charged(self._name))
-        if self.done:
+        # The ledger counts: another process may have gone on from the same state.
+        number = self.num_broadcasts
+        if number >= self.num_rounds:
             raise OptimizerStateError(
                 f"All {self.num_rounds} broadcasts have been released."
             )
@@ -210,14 +210,13 @@ class DPFTSServer:
                 f"or float64, got {describe_private(private_messages)}."
             )
         messages = private_messages.detach().to(**self._tkwargs)
-        rows = self._contributions(messages, self._num_broadcasts)  # N x (P M)
-        mechanism = self._mechanism(self._num_broadcasts)
-        total = mechanism.release(rows, ledger=_InTheNameOf(self))
+        rows = self._contributions(messages, number)  # N x (P M)
+        total = self._mechanism(number).release(rows, ledger=self._account)
         self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
         return self._last.clone()
 
     def _contributions(self, messages: Tensor, number: int) -> Tensor:
-        """Lines 9 and 10: clipped, and weighted for every region."""
+        """Clip the vectors and weight them for every region (lines 9 and 10)."""
         clipped = clip_rows(messages, self.clip_norm / math.sqrt(self.num_regions))
         weights = self.weights(number).to(clipped)  # P x N
         return (weights.mT.unsqueeze(-1) * clipped.unsqueeze(1)).flatten(1)
@@ -240,23 +239,24 @@ class DPFTSServer:
         if self.sensitivity == "paper":
             return float(weights.max()) * self.clip_norm
         largest = float(weights.square().sum(dim=0).max().sqrt())
-        # Rounding in the product of a weight with a vector of single precision.
+        # Allows for rounding in the product of a weight and a vector.
         slack = 1.0 + 8.0 * torch.finfo(self._tkwargs["dtype"]).eps
         return largest * self.clip_norm / math.sqrt(self.num_regions) * slack
 
     def certificate(self) -> Certificate:
-        """Return what is guaranteed of all broadcasts so far."""
+        """Return what is guaranteed about all broadcasts so far."""
         return Certificate.from_ledger(
             self.ledger,
             unit="agent",
             assumptions=FTS_ASSUMPTIONS,
             parameters=self.settings(),
+            runs=self._account.runs,
         )
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
         return {
-            "method": "dp-fts-de",
+            "method": self.name,
             "num_agents": self.num_agents,
             "num_regions": self.num_regions,
             "num_features": self.num_features,
@@ -269,69 +269,48 @@ class DPFTSServer:
             "weights": self.weights.describe(),
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which may be published."""
-        last = None if self._last is None else self._last.clone()
+    def _state(self) -> dict[str, Any]:
         return {
-            "settings": self.settings(),
-            "name": self._name,
-            "num_broadcasts": self._num_broadcasts,
-            "broadcast": last,
+            "run_id": self.run_id,
+            "num_broadcasts": self.num_broadcasts,
+            "broadcast": self._last,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of a server with the same settings.
-
-        What was spent is in the ledger, which has to be the same one: give it a path.
-        Rounds that the ledger knows and the state does not are over.
-        """
-        if state_dict["settings"] != self.settings():
-            raise OptimizerStateError(
-                f"state_dict is of a server with other settings: "
-                f"{state_dict['settings']!r}."
-            )
-        number = check_count("num_broadcasts", state_dict["num_broadcasts"], minimum=0)
-        name, last = str(state_dict["name"]), state_dict["broadcast"]
-        shape = (self.num_regions, self.num_features)
+    def _check_state(self, state: dict[str, Any]) -> None:
+        number = check_count("num_broadcasts", state["num_broadcasts"], minimum=0)
+        shape, last = (self.num_regions, self.num_features), state["broadcast"]
         if last is not None and (last.shape != shape or not last.isfinite().all()):
             raise OptimizerStateError(
                 f"state_dict must have a finite broadcast of shape {shape}."
             )
-        charged = self._num_charged(name)
+        charged = self._account_of(state["run_id"]).num_charged
         if charged < number:
             raise OptimizerStateError(
-                f"state_dict has {number} broadcasts, the ledger only {charged} of "
-                "them: open the ledger that was charged."
+                f"state_dict has {number} broadcasts, but the ledger has only "
+                f"{charged} of them: open the ledger that was charged."
             )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Rounds that were charged after the state was saved are over."""
+        account = self._account_of(state["run_id"])
         if self._generator is not None:
-            self._rehearse(range(self._num_broadcasts, charged))
-        self._name, self._num_broadcasts = name, charged
+            self._rehearse(range(self.num_broadcasts, account.num_charged))
+        self.run_id, self._account = state["run_id"], account
+        last = state["broadcast"]
         self._last = None if last is None else last.to(**self._tkwargs)
 
-    def _num_charged(self, name: str) -> int:
-        return sum(entry.count for entry in self.ledger.entries if entry.run == name)
+    def _account_of(self, run_id: str) -> RunAccount:
+        mechanism = self._mechanism(0)
+        return RunAccount(
+            self.ledger,
+            f"{self.name} {check_instance('run_id', run_id, str)}",
+            adjacency=mechanism.adjacency,
+            unit=mechanism.unit,
+        )
 
     def _rehearse(self, numbers: range) -> None:
-        """Draw the seeded noise of rounds that are over, so that none is used twice."""
+        """Draw the seeded noise of past rounds, so that none of it is used again."""
         size = self.num_regions * self.num_features
         nothing = torch.zeros(self.num_agents, size, **self._tkwargs)
         for number in numbers:
             self._mechanism(number).release(nothing, ledger=Ledger())
-
-
-class _InTheNameOf:
-    """Charges a server's ledger so that the charges can be found again."""
-
-    def __init__(self, server: DPFTSServer) -> None:
-        self._server = server
-
-    def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: str) -> None:
-        server = self._server
-        server.ledger.charge(
-            event,
-            count=count,
-            run=server._name,
-            **labels,
-        )
-        # At once: a round that is interrupted before it draws is over, and paid for.
-        server._num_broadcasts += count

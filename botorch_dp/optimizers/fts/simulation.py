@@ -1,17 +1,16 @@
 r"""DP-FTS-DE: private federated Thompson sampling, all agents in one process.
 
-Agents with related functions, each of its own, learn from each other through a trusted
-server that releases noisy sums of their beliefs ([Dai2021dpfts]_, Algorithms 1 and 2).
-With one region it is DP-FTS, without noise FTS-DE and FTS, without a server Thompson
-sampling. Agents maximize their scores.
+Agents with related functions learn from each other through a trusted server that
+releases noisy sums of their messages ([Dai2021dpfts]_, Algorithms 1 and 2). With one
+region it is DP-FTS. Agents maximize their scores.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
         Federated Bayesian Optimization with Distributed Exploration. NeurIPS 2021.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,13 +18,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from botorch_dp._validation import check_count, describe_private
+from botorch_dp._validation import check_count, check_tensor, describe_private
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
     OptimizerStateError,
 )
 from botorch_dp.optimizers.fts.federation import Federation
+from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.server import DPFTSServer
 from botorch_dp.privacy import Certificate, Ledger
 
@@ -35,12 +35,12 @@ class FederatedResult:
     """What a federation has found.
 
     Attributes:
-        broadcasts: All broadcasts, ``T x P x M``: public.
-        certificate: What is guaranteed to every agent, of all broadcasts.
-        private_x: Each agent's best point, ``N x D``: private to that agent.
+        broadcasts: All broadcasts, ``T x P x M``: public if the method is private.
+        certificate: What is guaranteed to every agent about all broadcasts.
+        private_x: The best point of each agent, ``N x D``: private to that agent.
         private_scores: Its score there, ``N``: private to that agent.
         private_best_so_far: The best score of each agent after each step,
-            ``(1 + num_steps) x N``: private to the agents, for measuring.
+            ``(1 + num_steps) x N``: private to the agents.
     """
 
     broadcasts: Tensor
@@ -50,63 +50,32 @@ class FederatedResult:
     private_best_so_far: Tensor
 
 
-class DPFTSDE:
-    r"""Private federated Thompson sampling with distributed exploration.
+class FederatedSimulation(PrivatelyStateful):
+    """All agents of a federation in one process: ask, tell and run.
 
-    Step 0 evaluates initial points, each agent in its own region; every later step one
-    point an agent. After ``num_rounds`` broadcasts, or when the ledger's cap allows no
-    more, nothing is released, and agents go on by themselves, at no further cost.
+    Step 0 evaluates initial points, each agent in its own region. Every later step
+    evaluates one point per agent. Subclasses define what the agents share in between.
+    The state contains the agents' scores, so it is private; the state of a
+    :class:`DPFTSServer` may be published.
 
     Args:
-        federation: What all agents and the server agree on.
-        num_steps: How many steps after the initial one.
-        clip_norm: The bound S of the agents' vectors.
-        noise_multiplier: The noise z over the sensitivity.
-        sampling_rate: The probability q that an agent counts in a round.
-        sample_size: Or the size of a uniform subset.
-        num_rounds: How many broadcasts; as many as steps by default.
-        sensitivity: ``"tight"`` or ``"paper"``.
+        federation: The settings that all agents share.
+        num_steps: The number of steps after step 0.
         candidates: All points to choose from, ``C x D``; the box by default.
-        ledger: What is charged.
-        seed: Of agents' choices; drawn from the operating system by default.
-        generator: Seeds the server's noise and sample: for experiments only.
-        dtype: Of points and scores.
-        device: Of points and scores.
-
-    Example:
-        >>> federation = Federation(
-        ...     num_agents=20, lower=(0.0,), upper=(1.0,), lengthscale=(0.2,),
-        ...     num_features=30, num_regions=2, num_initial=3,
-        ... )
-        >>> opt = DPFTSDE(
-        ...     federation, num_steps=3, clip_norm=5.0, noise_multiplier=1.0,
-        ...     sampling_rate=0.5,
-        ... )
-        >>> peaks = torch.linspace(0.4, 0.6, 20, dtype=torch.float64)
-        >>> def scores(X):  # N x k x D points to N x k scores, each agent its own
-        ...     return -(X.squeeze(-1) - peaks.unsqueeze(-1)).square()
-        >>> result = opt.run(scores, progress=False)
-        >>> result.private_x.shape, result.certificate.adjacency
-        (torch.Size([20, 1]), 'zero_out')
+        seed: The seed of the agents' choices; from the operating system by default.
+        dtype: The dtype of points and scores.
+        device: The device of points and scores.
     """
 
-    name: ClassVar[str] = "dp-fts-de"
+    name: ClassVar[str]
 
     def __init__(
         self,
         federation: Federation,
         *,
         num_steps: int,
-        clip_norm: float,
-        noise_multiplier: float,
-        sampling_rate: float | None = None,
-        sample_size: int | None = None,
-        num_rounds: int | None = None,
-        sensitivity: str = "tight",
         candidates: Tensor | None = None,
-        ledger: Ledger | None = None,
         seed: int | None = None,
-        generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -116,26 +85,9 @@ class DPFTSDE:
         self.agents = federation.agents(
             candidates=candidates, seed=seed, **self._tkwargs
         )
-        self.server: DPFTSServer | None = DPFTSServer(
-            federation.weights(device),
-            federation.num_features,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            sample_size=sample_size,
-            sensitivity=sensitivity,
-            num_rounds=num_steps if num_rounds is None else num_rounds,
-            ledger=ledger,
-            generator=generator,
-            **self._tkwargs,
-        )
-        self._begin()
-
-    def _begin(self) -> None:
-        self._number = 0  # of the step to be asked for
+        self._number = 0  # the index of the next step
         self._pending: Tensor | None = None
-        self._told = False  # whether the agents know the scores of this step
-        self._exhausted = False
+        self._told = False  # whether the agents have the scores of this step
         self._broadcasts: list[Tensor] = []
         self._best: list[Tensor] = []
 
@@ -145,69 +97,70 @@ class DPFTSDE:
         return self._number > self.num_steps
 
     def ask(self) -> Tensor:
-        """Return where agents evaluate next, ``N x k x D``: agent n at its own row."""
+        """Return where to evaluate next, ``N x k x D``: row n is for agent n."""
         if self.done:
             raise OptimizerStateError(
-                f"All {self.num_steps} steps have been taken: read result()."
+                f"All {self.num_steps} steps have been taken: call result()."
             )
         if self._pending is None:
-            broadcast = self._broadcasts[-1] if self._useful() else None
+            # Agents follow the broadcast of the previous step only.
+            is_new = len(self._broadcasts) == self._number > 0
+            broadcast = self._broadcasts[-1] if is_new else None
             self._pending = self.agents.ask(self._number, broadcast)
-        return self._pending.clone()  # what an objective does to it stays there
-
-    def _useful(self) -> bool:
-        """Whether there is a broadcast of the round before to follow."""
-        return len(self._broadcasts) == self._number > 0
+        return self._pending.clone()  # an objective may write to it
 
     def tell(self, scores: Tensor, where: Tensor | None = None) -> None:
-        """Take agents' scores, then let the server release a broadcast.
+        """Take the scores of the agents, then broadcast what they share.
 
-        Should the release fail (a ledger that cannot be written), call it again: the
-        scores are known by then, and only the release is repeated.
+        If the broadcast fails, for example because the ledger cannot be written, call
+        ``tell`` again. The agents already have the scores, and only the broadcast is
+        repeated.
 
         Args:
-            scores: An ``N x k`` tensor: private, to be maximized.
+            scores: An ``N x k`` tensor: private, maximized.
             where: An ``N`` tensor of booleans: which agents take part in this round;
-                all if None. The others' vectors count as zero.
+                all if None. The vectors of the others count as zero.
         """
         if self._pending is None:
-            raise OptimizerStateError("tell has nothing to answer: call ask() first.")
+            raise OptimizerStateError("tell needs points: call ask() first.")
         shape = self._pending.shape[:2]
         if not isinstance(scores, Tensor) or scores.shape != shape:
             raise InvalidArgumentError(
                 f"scores must be a tensor of shape {' x '.join(map(str, shape))}, one "
                 f"score for each agent and point, got {describe_private(scores)}."
             )
-        if where is not None and (
-            where.shape != shape[:1] or where.dtype != torch.bool
-        ):
-            raise InvalidArgumentError(
-                f"where must be a tensor of {shape[0]} booleans, got {where!r}."
-            )
+        if where is not None:
+            check_tensor("where", where, tuple(shape[:1]), dtype=torch.bool)
         if not self._told:
             self.agents.tell(self._pending, scores, where)
             self._best.append(self.agents.best[1])
             self._told = True
-        if self._will_broadcast():
-            messages = self.agents.messages(self._number)
-            if where is not None:
-                messages = messages * where.unsqueeze(-1)
-            try:
-                self._broadcasts.append(self._release(messages))
-            except BudgetExceededError:
-                self._exhausted = True  # public: it depends on the number of rounds
+        # No agent would use a broadcast after the last step.
+        if self._number < self.num_steps:
+            broadcast = self._broadcast(where)
+            if broadcast is not None:
+                self._broadcasts.append(broadcast)
         self._pending, self._told = None, False
         self._number += 1
 
-    def _will_broadcast(self) -> bool:
-        # What is released after the last step would help nobody.
-        assert self.server is not None
-        useful = self._number < self.num_steps and not self._exhausted
-        return useful and not self.server.done
+    @abstractmethod
+    def _broadcast(self, where: Tensor | None) -> Tensor | None:
+        """Return the ``P x M`` broadcast after this step; None if there is none.
 
-    def _release(self, private_messages: Tensor) -> Tensor:
-        assert self.server is not None
-        return self.server.release(private_messages)
+        Args:
+            where: Which agents take part in this round; all if None.
+        """
+
+    def _private_messages(self, where: Tensor | None) -> Tensor:
+        """Return the ``N x M`` messages of the agents, zero for those who are away."""
+        messages = self.agents.messages(self._number)
+        if where is not None:
+            messages = messages * where.unsqueeze(-1)
+        return messages
+
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """Return what is guaranteed to every agent."""
 
     def run(
         self, objective: Callable[[Tensor], Tensor], *, progress: bool = True
@@ -215,7 +168,7 @@ class DPFTSDE:
         """Ask and tell until done.
 
         Args:
-            objective: From ``N x k x D`` points to ``N x k`` scores.
+            objective: A function from ``N x k x D`` points to ``N x k`` scores.
             progress: Whether to show a progress bar.
         """
         with tqdm(
@@ -245,34 +198,144 @@ class DPFTSDE:
             private_best_so_far=torch.stack(self._best),
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {
+            "method": self.name,
+            "num_steps": self.num_steps,
+            "federation": self.federation.to_json(),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "number": self._number,
+            "agents": self.agents.private_state_dict(),
+            "broadcasts": self._broadcasts,
+            "best": self._best,
+        }
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        number = check_count("number", state["number"], minimum=0)
+        shape = (self.federation.num_regions, self.federation.num_features)
+        if any(broadcast.shape != shape for broadcast in state["broadcasts"]):
+            raise ValueError(f"broadcasts must have shape {shape}")
+        if len(state["best"]) != number or len(state["broadcasts"]) > number:
+            raise ValueError(f"{len(state['best'])} best scores after {number} steps")
+        self.agents.check_state_dict(state["agents"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.agents.load_private_state_dict(state["agents"])
+        self._number, self._pending, self._told = state["number"], None, False
+        self._broadcasts = [one.to(**self._tkwargs) for one in state["broadcasts"]]
+        self._best = [one.to(**self._tkwargs) for one in state["best"]]
+
+
+class DPFTSDE(FederatedSimulation):
+    r"""Private federated Thompson sampling with distributed exploration.
+
+    After ``num_rounds`` broadcasts, or when the ledger's cap allows no more, nothing is
+    released. The agents then continue by themselves at no further cost.
+
+    Args:
+        federation: The settings that all agents and the server share.
+        num_steps: The number of steps after step 0.
+        clip_norm: The bound S of the agents' vectors.
+        noise_multiplier: The ratio z of noise to sensitivity.
+        sampling_rate: The probability q that an agent is in the sample of a round.
+        sample_size: The size of a uniform sample, instead of ``sampling_rate``.
+        num_rounds: The number of broadcasts; ``num_steps`` by default.
+        sensitivity: ``"tight"`` or ``"paper"``, see :class:`DPFTSServer`.
+        candidates: All points to choose from, ``C x D``; the box by default.
+        ledger: The ledger to charge.
+        seed: The seed of the agents' choices; from the operating system by default.
+        generator: Seeds the server's noise and samples: for experiments only.
+        dtype: The dtype of points and scores.
+        device: The device of points and scores.
+
+    Example:
+        >>> federation = Federation(
+        ...     num_agents=20, lower=(0.0,), upper=(1.0,), lengthscale=(0.2,),
+        ...     num_features=30, num_regions=2, num_initial=3,
+        ... )
+        >>> opt = DPFTSDE(
+        ...     federation, num_steps=3, clip_norm=5.0, noise_multiplier=1.0,
+        ...     sampling_rate=0.5,
+        ... )
+        >>> peaks = torch.linspace(0.4, 0.6, 20, dtype=torch.float64)
+        >>> def scores(X):  # from N x k x D points to N x k scores
+        ...     return -(X.squeeze(-1) - peaks.unsqueeze(-1)).square()
+        >>> result = opt.run(scores, progress=False)
+        >>> result.private_x.shape, result.certificate.adjacency
+        (torch.Size([20, 1]), 'zero_out')
+    """
+
+    name = "dp-fts-de"
+
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        num_steps: int,
+        clip_norm: float,
+        noise_multiplier: float,
+        sampling_rate: float | None = None,
+        sample_size: int | None = None,
+        num_rounds: int | None = None,
+        sensitivity: str = "tight",
+        candidates: Tensor | None = None,
+        ledger: Ledger | None = None,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(
+            federation,
+            num_steps=num_steps,
+            candidates=candidates,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+        )
+        self.server = DPFTSServer(
+            federation.weights(device),
+            federation.num_features,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            sample_size=sample_size,
+            sensitivity=sensitivity,
+            num_rounds=num_steps if num_rounds is None else num_rounds,
+            ledger=ledger,
+            generator=generator,
+            **self._tkwargs,
+        )
+        self._exhausted = False
+
+    def _broadcast(self, where: Tensor | None) -> Tensor | None:
+        if self._exhausted or self.server.done:
+            return None
+        try:
+            return self.server.release(self._private_messages(where))
+        except BudgetExceededError:
+            self._exhausted = True  # public: it depends on the number of rounds
+            return None
+
     def certificate(self) -> Certificate:
-        """Return what is guaranteed to every agent."""
-        assert self.server is not None
+        """Return what is guaranteed to every agent about all broadcasts so far."""
         return self.server.certificate()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the simulation: PRIVATE, it holds agents' scores.
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
+        return {**self.server.settings(), **super().settings()}
 
-        What may be published is :meth:`DPFTSServer.state_dict`.
-        """
-        return copy.deepcopy(
-            {
-                "federation": self.federation.to_json(),
-                "number": self._number,
-                "agents": self.agents.state_dict(),
-                "server": None if self.server is None else self.server.state_dict(),
-                "broadcasts": self._broadcasts,
-                "best": self._best,
-            }
-        )
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "server": self.server.state_dict()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of a simulation with the same settings."""
-        if state_dict["federation"] != self.federation.to_json():
-            raise OptimizerStateError("state_dict is of another federation.")
-        state = copy.deepcopy(dict(state_dict))
-        if self.server is not None:
-            self.server.load_state_dict(state["server"])
-        self.agents.load_state_dict(state["agents"])
-        self._number, self._pending, self._told = state["number"], None, False
-        self._broadcasts, self._best = state["broadcasts"], state["best"]
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        self.server.check_state_dict(state["server"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.server.load_state_dict(state["server"])
+        super()._restore(state)

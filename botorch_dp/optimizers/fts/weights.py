@@ -1,4 +1,4 @@
-r"""Weights of agents in the broadcast for each region: public, and fixed beforehand.
+r"""Weights of agents in the broadcast for each region: public and fixed in advance.
 
 References:
     .. [Dai2021dpfts] Z. Dai, B. K. H. Low and P. Jaillet. Differentially Private
@@ -13,26 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_nonnegative
+from botorch_dp._validation import check_count, check_nonnegative, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
 
 @dataclass(frozen=True, eq=False)
 class ExplorationWeights:
-    r"""Softmax weights that favour agents which began in a region, and less and less.
+    r"""Softmax weights that prefer agents which started in a region, less over time.
 
-    In round t, with :math:`a_t` falling linearly from ``strength`` to 0, agent n has
+    In round t, with :math:`a_t` decreasing linearly from ``strength`` to 0, agent n has
     weight :math:`\varphi_n^{(i)} \propto \exp(a_t)` for its own region i and
-    :math:`\propto 1` for the others; weights of a region add up to one over all N
-    agents, whether they answer or not. They depend on the round and the assignment,
-    never on anything private.
+    :math:`\propto 1` for the others. The weights of a region add up to one over all N
+    agents, whether or not they answer. They depend on the round and the assignment,
+    never on private data.
 
     Args:
-        assignment: Each agent's region, an ``N`` tensor of whole numbers.
+        assignment: The region of each agent, an ``N`` tensor of whole numbers.
         num_regions: The number of regions P.
-        strength: The preference a at first; 15 in the paper.
-        hold: For how many rounds; 10 in the authors' script.
-        fall: Over how many rounds it then falls to zero; 30 there.
+        strength: The initial preference a; 15 in the paper.
+        hold: The number of rounds before it decreases; 10 in the authors' script.
+        fall: The number of rounds in which it decreases to zero; 30 in that script.
 
     Example:
         >>> weights = ExplorationWeights(torch.tensor([0, 1, 0]), num_regions=2)
@@ -55,29 +55,22 @@ class ExplorationWeights:
         check_nonnegative("strength", self.strength)
         check_count("hold", self.hold, minimum=0)
         check_count("fall", self.fall, minimum=0)
-        regions = self.assignment
-        if (
-            not isinstance(regions, Tensor)
-            or regions.dim() != 1
-            or regions.dtype != torch.int64
-            or not len(regions)
-            or (regions < 0).any()
-            or (regions >= self.num_regions).any()
-        ):
+        regions = check_tensor("assignment", self.assignment, ("N",), dtype=torch.int64)
+        if (regions < 0).any() or (regions >= self.num_regions).any():
             raise InvalidArgumentError(
-                "assignment must be a tensor of each agent's region, whole numbers "
-                f"from 0 to {self.num_regions - 1}, got {regions!r}."
+                f"assignment must be regions from 0 to {self.num_regions - 1}, got "
+                f"{regions!r}."
             )
 
     def preference(self, number: int) -> float:
-        """Return :math:`a_t` in a round, counted from 0."""
+        """Return :math:`a_t` in a round, starting at 0."""
         past = number - self.hold + 1
         if past <= 0:
             return self.strength
         return self.strength * max(0.0, 1.0 - past / self.fall) if self.fall else 0.0
 
     def describe(self) -> dict[str, Any]:
-        """Return the public parameters, as plain values; the assignment as a digest."""
+        """Return the public parameters as plain values, the assignment as a digest."""
         regions = self.assignment.cpu().numpy().astype("<i8").tobytes()
         return {
             "strength": self.strength,
@@ -87,7 +80,7 @@ class ExplorationWeights:
         }
 
     def __call__(self, number: int) -> Tensor:
-        """Return the ``P x N`` weights of a round, counted from 0."""
+        """Return the ``P x N`` weights of a round, starting at 0."""
         regions = torch.arange(self.num_regions, device=self.assignment.device)
         own = self.assignment == regions.unsqueeze(-1)  # P x N
         return (self.preference(number) * own.double()).softmax(dim=-1)

@@ -1,24 +1,24 @@
 r"""Scores of candidates from bounded losses, whose sensitivity is known exactly.
 
 Losses lie in a public range of width R (they are clipped to it), and the points D where
-they are known do not depend on private data. They are counted from the lower end of the
-range, and all sums are in double precision: far from zero, rounding would exceed R/n.
-Three ways to score candidates, each with
-the most that replacing one of n records can change a score:
+they are known do not depend on private data. Losses are counted from the lower end of
+the range, and all sums are in double precision: far from zero, rounding would exceed
+R/n. There are three ways to score candidates, each with a bound on how much a score
+changes if one of n records is replaced:
 
 * ``"evaluated"``: the mean loss at the points of D themselves: R/n.
-* ``"per-record"``: every record's own losses, smoothed by a Gaussian process (a public
-  linear map w, applied to its losses), the prediction clipped to the range, then
-  averaged: R/n, whatever w is. It costs n predictions for each candidate.
+* ``"per-record"``: a Gaussian process smooths the losses of each record (a public
+  linear map w), the predictions are clipped to the range and then averaged: R/n,
+  whatever w is. It costs n predictions for each candidate.
 * ``"linear"``: the smoothed mean loss: :math:`\|w\|_1 R/n`, at the worst candidate.
 
-The weights w are public. They are solved for in double precision, whatever the dtype of
+The weights w are public. They are computed in double precision, whatever the dtype of
 the candidates, and no row that is applied to private losses has a larger norm than the
-sensitivity was computed from: solving for one candidate rounds differently from solving
-for many, and an ill-conditioned kernel matrix magnifies that.
+sensitivity assumes: solving for one candidate rounds differently from solving for many,
+and an ill-conditioned kernel matrix magnifies that.
 
-Smoothing can choose a candidate that was never evaluated; it pays for the choice among
-more of them. All scores are minus the estimated loss: higher is better.
+Smoothing can choose a candidate that was never evaluated, at the price of a choice
+among more candidates. All scores are minus the estimated loss: higher is better.
 """
 
 import math
@@ -35,11 +35,11 @@ from botorch_dp.privacy.budget import mean_sensitivity
 
 METHODS = ("evaluated", "per-record", "linear")
 
-# Entries of predictions or weights held at a time: 64 MB.
+# The number of predictions or weights in memory at a time: 64 MB.
 _BLOCK = 2**23
-# Multiplications that scoring record by record may take: a minute or so.
+# The number of multiplications that scoring record by record may take: a minute or so.
 _AFFORDABLE = 5e11
-# The part of the range that the choice among all candidates may cost.
+# The share of the range that the choice among all candidates may cost.
 _ACCEPTABLE = 0.1
 
 
@@ -52,7 +52,7 @@ class StableScores:
         evaluated: The indices of the points D among them.
         num_records: The number n of records.
         width: The width R of the range: losses lie between 0 and R.
-        noise_variance: Of the smoother.
+        noise_variance: The noise variance of the smoother.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StableScores:
 
     @property
     def record_sensitivity(self) -> float:
-        """What one record can change of a mean of losses in the range: R/n."""
+        """How much one record changes a mean of losses at most: R/n."""
         return mean_sensitivity(self._width, self._n)
 
     def choose_method(self, epsilon: float) -> str:
@@ -81,14 +81,13 @@ class StableScores:
 
         The choice among N candidates costs about 2 Delta log(N) / epsilon. If that is
         more than a tenth of the range for all candidates, the evaluated points are
-        scored alone; otherwise the smoother with the smaller sensitivity that can be
-        afforded.
+        scored alone; otherwise the affordable smoother with the smaller sensitivity.
         """
         N, T = len(self._candidates), len(self._evaluated)
         smoother, sensitivity = "per-record", self.record_sensitivity
         affordable = self._n * N * T <= _AFFORDABLE
-        # The other is the smaller if all norms of weights are below 1; most often the
-        # first chunk of candidates has a larger one.
+        # Linear scores are less sensitive if all norms of weights are below 1. Mostly
+        # the first chunk of candidates has a larger norm and decides.
         norms = (weights.abs().sum(dim=-1).max() for weights in self._weights())
         if not affordable or all(norm < 1.0 for norm in norms):
             smoother, sensitivity = "linear", self.sensitivity("linear")
@@ -97,12 +96,12 @@ class StableScores:
         return smoother if acceptable else "evaluated"
 
     def sensitivity(self, method: str) -> float:
-        """Return the most that one record can change the score of any candidate."""
+        """Return how much one record changes the score of any candidate at most."""
         if method != "linear":
             return self.record_sensitivity
         norm, T = self._largest_norm, len(self._evaluated)
-        # A product of T terms, each at most R/2 times its weight, and R/2 added to it:
-        # the two sums that are compared differ by no more than this through rounding.
+        # A score is a sum of T terms, each at most R/2 times its weight, plus R/2. The
+        # rounding of two such sums differs by no more than this.
         rounding = (T + 4) * 2.0**-52 * (1 + norm) * self._width
         return norm * self.record_sensitivity + rounding
 
@@ -132,7 +131,7 @@ class StableScores:
                 yield -self._smooth_records(centred, weights)
 
     def value_sensitivity(self, method: str) -> float:
-        """Return the most that one record can change the estimate of any loss."""
+        """Return how much one record changes the estimate of any loss at most."""
         return max(self.record_sensitivity, self.sensitivity(method))
 
     def private_value(self, method: str, private_losses: Tensor, index: int) -> Tensor:
@@ -156,9 +155,7 @@ class StableScores:
     @cached_property
     def _largest_norm(self) -> float:
         """The largest L1 norm of the weights of any candidate, public."""
-        return max(
-            float(weights.abs().sum(dim=-1).max()) for weights in self._weights()
-        )
+        return max(float(w.abs().sum(dim=-1).max()) for w in self._weights())
 
     def _bounded(self, weights: Tensor) -> Tensor:
         """Return the weights, none with a larger norm than the sensitivity allows."""

@@ -1,25 +1,27 @@
-"""What every way to release has in common."""
+"""What all release strategies have in common."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor
 
+from botorch_dp._deprecated import warn_deprecated
+from botorch_dp._validation import check_instance
+from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
+from botorch_dp.privacy.account import RunAccount
 from botorch_dp.privacy.certificate import WORST_CASE
-
-if TYPE_CHECKING:
-    from botorch_dp.optimizers.release.private_bo import PrivateBO
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedCandidate:
     """What was released.
 
     Attributes:
-        index: Which candidate, None if none.
-        value: The estimate of its loss, None if none.
+        index: The index of the candidate, None if no candidate was released.
+        value: The estimate of its loss, None if no value was released.
         details: Public quantities that go with it.
     """
 
@@ -28,72 +30,96 @@ class Released:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Release(ABC):
-    """Chooses points, sees private losses, and releases something in the end.
+class ReleaseStrategy(ABC):
+    """Chooses points, observes private losses, and releases something at the end.
 
     Args:
-        run: The optimizer, of which the public settings are read.
+        problem: The public facts about the run.
+        account: The account that is charged for every release.
     """
 
-    releases: ClassVar[tuple[str, ...]] = ("both", "point", "value")
-    assumptions: ClassVar[tuple[str, ...]] = (WORST_CASE,)
+    # The guarantees that the strategy can meet, and how an error names them.
+    guarantees: ClassVar[tuple[type[Guarantee], ...]] = ()
+    needs: ClassVar[str] = ""
+    # What can be released; the first is the default.
+    outputs: ClassVar[tuple[str, ...]] = ("both", "point", "value")
+    # What the certificate says about the guarantee.
+    assumption: ClassVar[str] = WORST_CASE
     points_are_public: ClassVar[bool] = True
-    # What the ledger says the release rests on, without a comma; "" for nothing.
-    condition: ClassVar[str] = ""
-    # Whether a state before the end holds all that is needed to go on.
-    can_go_on: ClassVar[bool] = False
+    # What the costs rest on, in words, if they do not hold in the worst case.
+    condition: ClassVar[str | None] = None
+    # Whether a state before the end contains everything that is needed to continue.
+    can_resume: ClassVar[bool] = False
 
-    def __init__(self, run: "PrivateBO") -> None:
-        self.run = run
+    def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
+        self.problem, self.account = problem, account
         self.details: dict[str, Any] = {}
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise OptimizerStateError(
+            "A strategy may hold private values, so it cannot be pickled or copied."
+        )
+
+    @classmethod
+    def check_guarantee(cls, guarantee: Guarantee, secure: bool | SecureNoise) -> None:
+        """Raise unless the strategy can meet the guarantee."""
+        del secure
+        check_instance("guarantee", guarantee, cls.guarantees, expected=cls.needs)
+
     @staticmethod
-    @abstractmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if this release can meet it."""
+    def failure(guarantee: Guarantee, output: str) -> float:
+        """Return the probability that a bound fails although the condition holds."""
+        return 0.0
 
     @abstractmethod
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
-        """Return what will be charged in all, from public settings alone."""
+        """Return all charges of the run, from public settings alone."""
 
     @abstractmethod
     def next(self, step: int) -> list[int]:
-        """Return which candidates to evaluate after so many steps."""
+        """Return the indices of the candidates to evaluate after ``step`` steps."""
 
     @abstractmethod
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
-        """Take losses in, and return the noise of what was released of them.
+        """Learn from losses, and return the noise of what was released about them.
 
         Args:
-            indices: Which candidates.
+            indices: The indices of the candidates.
             private_losses: An ``n x b`` tensor of doubles, counted from the lower end
                 of the range and clipped to its width.
         """
 
     @abstractmethod
-    def finish(self) -> Released:
-        """Charge, draw, release."""
+    def finish(self) -> ReleasedCandidate:
+        """Charge the account, draw noise, and return what is released."""
+
+    def forget(self) -> None:  # noqa: B027
+        """Drop all private values."""
 
     @property
     def is_spent(self) -> bool:
         """Whether the budget does not allow another step.
 
-        Of a single release in the end, once anything of it has been charged.
+        For a single release at the end: whether any part of it was charged.
         """
-        return self.run.account.num_charged > 0
+        return self.account.num_charged > 0
 
-    def so_far(self) -> Released | None:
-        """Return what can be said from what was released, before the end."""
+    def so_far(self) -> ReleasedCandidate | None:
+        """Return the best of what was released before the end, if anything was."""
         return None
 
     def num_due(self, num_steps: int) -> int:
-        """Return how many charges so many steps must have made."""
-        if num_steps < self.run.num_steps:
+        """Return how many releases ``num_steps`` steps must have been charged for."""
+        if num_steps < self.problem.num_steps:
             return 0
         return sum(count for _, count in self.plan())
 
+    def warn_if_useless(self, *, stacklevel: int) -> None:
+        """Warn, from public numbers, if the noise is larger than what it hides."""
+        del stacklevel
+
     def state(self) -> dict[str, Any]:
-        """Return what is public and needed to go on."""
+        """Return the public state that is needed to continue."""
         return {}
 
     def check_state(self, state: dict[str, Any], num_charged: int) -> None:
@@ -107,26 +133,18 @@ class Release(ABC):
         if set(state) != set(self.state()):
             raise ValueError(f"unexpected parts {sorted(state)}")
 
-    def restore(self, state: dict[str, Any]) -> Released | None:
-        """Go on from a state; return what is released, if that ends the run."""
+    def restore(self, state: dict[str, Any]) -> ReleasedCandidate | None:
+        """Continue from a state; return what is released, if that ends the run."""
         del state
         return None
 
-    @property
-    def noise(self) -> dict[str, Any]:
-        """Where randomness comes from, as arguments of a mechanism."""
-        return {"generator": self.run.generator, "secure": self.run.secure}
 
-    @property
-    def loss_width(self) -> float:
-        """The width R of the range of losses."""
-        low, high = self.run.loss_range
-        return high - low
+_RENAMED = {"Release": ReleaseStrategy, "Released": ReleasedCandidate}
 
-    def to_gain(self, loss: float | Tensor) -> Any:
-        """Return a mean loss, above the lower end, as a gain with prior N(0, 1)."""
-        return (self.loss_width / 2 - loss) / self.run.prior_std
 
-    def to_loss(self, gain: float) -> float:
-        """Return the mean loss of a gain, in the user's range."""
-        return sum(self.run.loss_range) / 2 - self.run.prior_std * gain
+def __getattr__(name: str) -> Any:
+    """Return what an earlier name stands for, and warn."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_deprecated(f"{__name__}.{name}", _RENAMED[name].__name__)
+    return _RENAMED[name]

@@ -1,10 +1,10 @@
 """Mechanisms: the only door from private tensors to what may be published.
 
-All of them release in one way. They check parameters and shapes, which may raise; they
-charge the cost, which may raise; then they draw noise. Nothing that raises, warns or
-logs looks at the values of private tensors. An entry that is not finite is released as
-zero plus noise: what bounds the sensitivity (:mod:`botorch_dp.privacy.clipping`) leaves
-none.
+All of them release in one way (:meth:`Mechanism.release`): they check parameters and
+shapes, charge the cost, and then draw noise. Checks and charges may raise, but nothing
+that raises, warns or logs looks at the values of private tensors. An entry that is not
+finite is released as zero plus noise; after clipping
+(:mod:`botorch_dp.privacy.clipping`) there are none.
 """
 
 from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism

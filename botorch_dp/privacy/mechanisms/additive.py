@@ -5,11 +5,11 @@ References:
         Differential Privacy. 2014. Theorem 3.6 (Laplace).
 """
 
-from abc import abstractmethod
+from typing import Any
 
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_private_tensor
+from botorch_dp._validation import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.calibration import (
     gaussian_noise_std,
@@ -23,68 +23,39 @@ from botorch_dp.privacy.events import (
     PureEvent,
     ZCDPEvent,
 )
-from botorch_dp.privacy.ledger import Chargeable
 from botorch_dp.privacy.mechanisms.base import CalibratedMechanism
 from botorch_dp.privacy.noise import SecureNoise
 
-# What a coarser grid of secure noise may add to the cost, which is charged.
+# The largest relative cost, which is charged, that the grid of secure noise may add.
 _MOST_GRID_COST = 0.05
 
 
 class _AdditiveMechanism(CalibratedMechanism):
-    """Adds independent noise to every entry of a tensor."""
+    """Adds independent noise to every entry of a tensor of any shape.
 
-    @abstractmethod
-    def event(self, size: int) -> PrivacyEvent:
-        """Return what releasing ``size`` numbers costs."""
+    With ``batch_dims=0`` the whole tensor is one release: the sensitivity bounds the
+    distance between whole tensors.
+    """
 
-    @abstractmethod
-    def _add_noise(self, private_value: Tensor) -> Tensor: ...
-
-    def release(
-        self, private_value: Tensor, *, ledger: Chargeable, batch_dims: int = 0
-    ) -> Tensor:
-        """Charge the ledger, then return the value plus noise.
-
-        Args:
-            private_value: A tensor of float32 or float64 and any shape. With
-                ``batch_dims=0`` all of it is one release: the sensitivity bounds the
-                distance between whole tensors.
-            ledger: A ledger or an accountant, charged before any noise is drawn.
-            batch_dims: How many leading dimensions index separate releases, each of
-                this sensitivity and each charged.
-
-        Returns:
-            A tensor of the same shape, dtype and device, which may be published.
-
-        Raises:
-            BudgetExceededError: If the ledger's cap does not allow it.
-        """
+    def _check(self, private_value: Any) -> tuple[Tensor, Tensor]:
         check_private_tensor("private_value", private_value)
-        check_count("batch_dims", batch_dims, minimum=0)
-        if batch_dims > private_value.dim():
-            raise InvalidArgumentError(
-                f"batch_dims must be at most {private_value.dim()}, the dimensions of "
-                f"private_value, got {batch_dims!r}."
-            )
-        count = private_value.shape[:batch_dims].numel()
-        event = self.event(private_value.numel() // count)
-        self._charge(ledger, event, count, private_value.device)
-        return self._add_noise(private_value.detach().nan_to_num(0.0, 0.0, 0.0))
+        value = private_value.detach().nan_to_num(0.0, 0.0, 0.0)
+        return value, value
 
 
 class GaussianMechanism(_AdditiveMechanism):
     """Releases a tensor with Gaussian noise calibrated to its L2 sensitivity.
 
     Args:
-        guarantee: What one release has to meet: ``GDP``, ``ApproxDP`` or ``RDP``.
+        guarantee: The guarantee that one release has to meet: ``GDP``, ``ApproxDP`` or
+            ``RDP``.
         sensitivity: The largest L2 distance between neighbouring values.
-        adjacency: For which neighbours the sensitivity is stated.
-        generator: Seeds the noise: for experiments only.
-        secure: Exact discrete noise. Only zero-concentrated privacy is proven of it, so
-            that ``ApproxDP`` needs a few per cent more noise, and a release under
-            ``GDP(mu)`` is charged as mu^2/2-zCDP, from which a ``GDP`` total does not
-            follow.
+        adjacency: The neighbouring data sets for which the sensitivity is stated.
+        generator: A seeded generator for the noise, for experiments only.
+        secure: Whether to draw exact discrete noise. Only zero-concentrated privacy is
+            proven for it. ``ApproxDP`` therefore needs a few per cent more noise, and a
+            release under ``GDP(mu)`` is charged as mu^2/2-zCDP, which does not imply a
+            ``GDP`` total.
 
     Example:
         >>> from botorch_dp.privacy import GDP, Ledger
@@ -103,8 +74,8 @@ class GaussianMechanism(_AdditiveMechanism):
         noise_std = gaussian_noise_std if exact else zcdp_noise_std
         self.noise_std = noise_std(self.guarantee, sensitivity=self.sensitivity)
 
-    def event(self, size: int) -> PrivacyEvent:
-        """Return what releasing ``size`` numbers costs."""
+    def event(self, size: int = 1) -> PrivacyEvent:
+        """Return the cost of one release of ``size`` numbers."""
         if isinstance(self.noise_source, SecureNoise):
             rho = self.noise_source.gaussian_rho(
                 size=size, std=self.noise_std, sensitivity=self.sensitivity
@@ -113,7 +84,7 @@ class GaussianMechanism(_AdditiveMechanism):
             return ZCDPEvent(_check_grid(self.noise_source, rho, intended))
         return GaussianEvent(self.noise_std / self.sensitivity)
 
-    def _add_noise(self, private_value: Tensor) -> Tensor:
+    def _draw(self, private_value: Tensor) -> Tensor:
         return self.noise_source.add_gaussian(private_value, self.noise_std)
 
 
@@ -121,12 +92,12 @@ class LaplaceMechanism(_AdditiveMechanism):
     """Releases a tensor with Laplace noise calibrated to its L1 sensitivity.
 
     Args:
-        guarantee: What one release has to meet; usually ``PureDP``.
-        sensitivity: The largest L1 distance between neighbouring values; after clipping
-            in the L2 norm that is sqrt(d) times larger than the L2 distance.
-        adjacency: For which neighbours the sensitivity is stated.
-        generator: Seeds the noise: for experiments only.
-        secure: Exact discrete noise.
+        guarantee: The guarantee that one release has to meet; usually ``PureDP``.
+        sensitivity: The largest L1 distance between neighbouring values. For rows
+            clipped in the L2 norm it is sqrt(d) times the L2 distance.
+        adjacency: The neighbouring data sets for which the sensitivity is stated.
+        generator: A seeded generator for the noise, for experiments only.
+        secure: Whether to draw exact discrete noise.
 
     Example:
         >>> from botorch_dp.privacy import Ledger, PureDP
@@ -140,8 +111,8 @@ class LaplaceMechanism(_AdditiveMechanism):
     def _calibrate(self) -> None:
         self.scale = laplace_scale(self.guarantee, sensitivity=self.sensitivity)
 
-    def event(self, size: int) -> PrivacyEvent:
-        """Return what releasing ``size`` numbers costs."""
+    def event(self, size: int = 1) -> PrivacyEvent:
+        """Return the cost of one release of ``size`` numbers."""
         if isinstance(self.noise_source, SecureNoise):
             epsilon = self.noise_source.laplace_epsilon(
                 size=size, scale=self.scale, sensitivity=self.sensitivity
@@ -150,7 +121,7 @@ class LaplaceMechanism(_AdditiveMechanism):
             return PureEvent(_check_grid(self.noise_source, epsilon, intended))
         return LaplaceEvent(self.scale / self.sensitivity)
 
-    def _add_noise(self, private_value: Tensor) -> Tensor:
+    def _draw(self, private_value: Tensor) -> Tensor:
         return self.noise_source.add_laplace(private_value, self.scale)
 
 
@@ -158,8 +129,8 @@ def _check_grid(source: SecureNoise, cost: float, intended: float) -> float:
     """Return the cost if rounding to the grid adds little to it."""
     if cost > intended * (1 + _MOST_GRID_COST):
         raise InvalidArgumentError(
-            f"secure has a grid, 2^{source.grid_exponent}, that is too coarse for this "
-            f"noise: the release would cost {cost / intended:.3g} times what was asked "
-            "for. Choose a smaller grid_exponent."
+            f"secure has a grid of 2^{source.grid_exponent}, which is too coarse for "
+            f"this noise: the release would cost {cost / intended:.3g} times what the "
+            "guarantee allows. Choose a smaller grid_exponent."
         )
     return cost

@@ -1,4 +1,4 @@
-r"""Selection: choosing one of many candidates by private scores.
+"""Selection of one of many candidates by private scores.
 
 References:
     .. [McSherry2007mechanism] F. McSherry and K. Talwar. Mechanism Design via
@@ -8,6 +8,7 @@ References:
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from botorch_dp._validation import check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.events import ExponentialEvent, PrivacyEvent
 from botorch_dp.privacy.guarantees import Guarantee
-from botorch_dp.privacy.ledger import Chargeable
 from botorch_dp.privacy.mechanisms.base import CalibratedMechanism
 from botorch_dp.privacy.noise import SecureNoise
 
@@ -25,23 +25,31 @@ _CHUNK = 1 << 20
 
 
 class ExponentialMechanism(CalibratedMechanism):
-    r"""Chooses among finitely many candidates, better ones exponentially more often.
+    """Chooses one of finitely many candidates, better ones exponentially more often.
 
     The probability of a candidate is proportional to exp(epsilon * score / (2 Delta)),
     or to exp(epsilon * score / Delta) if the score is monotone
-    [McSherry2007mechanism]_. Drawn by the largest score after Gumbel noise, so that
+    [McSherry2007mechanism]_. The choice is the largest score after Gumbel noise, so
     nothing is exponentiated.
 
+    :meth:`release` takes a ``batch_shape x m`` tensor of scores, where higher is
+    better, or an iterable of such tensors: consecutive chunks of the candidates, which
+    need not fit in memory together. It returns a ``batch_shape`` tensor of indices.
+    Each batch element is a separate choice and is charged. If a score is not finite,
+    which no finite sensitivity allows, the choice is uniform. Only the first chunk of
+    an iterator is checked before the charge.
+
     Args:
-        guarantee: What one choice has to meet; usually ``PureDP``.
-        sensitivity: The most that the score of any candidate differs between
-            neighbours.
-        monotone: Whether one record can only raise all scores or only lower all scores:
-            true of counts when a record is added or removed, not when it is replaced.
-        adjacency: For which neighbours the sensitivity is stated.
-        generator: Seeds the noise: for experiments only.
-        secure: Exact Gumbel noise; then all candidates are held at once.
-        unit: Whose data neighbouring data sets differ in.
+        guarantee: The guarantee that one choice has to meet; usually ``PureDP``.
+        sensitivity: The largest difference between neighbouring data sets in the score
+            of any candidate.
+        monotone: Whether one record can only raise all scores or only lower all scores.
+            This is true of counts when a record is added or removed, but not when it is
+            replaced.
+        adjacency: The neighbouring data sets for which the sensitivity is stated.
+        generator: A seeded generator for the noise, for experiments only.
+        secure: Whether to draw exact Gumbel noise. It needs all candidates in memory.
+        unit: What neighbouring data sets differ in.
 
     Example:
         >>> from botorch_dp.privacy import Ledger, PureDP
@@ -52,6 +60,7 @@ class ExponentialMechanism(CalibratedMechanism):
     """
 
     name = "exponential"
+    _release_dims = 1
 
     def __init__(
         self,
@@ -83,53 +92,35 @@ class ExponentialMechanism(CalibratedMechanism):
         self.epsilon = self.guarantee.to_pure().epsilon
         self.scale = (1 if self.monotone else 2) * self.sensitivity / self.epsilon
 
-    def event(self) -> PrivacyEvent:
-        """Return what one choice costs."""
+    def event(self, size: int = 1) -> PrivacyEvent:
+        """Return the cost of one choice, which does not depend on ``size``."""
+        del size
         return ExponentialEvent(self.epsilon)
 
-    def release(
-        self, private_scores: Tensor | Iterable[Tensor], *, ledger: Chargeable
-    ) -> Tensor:
-        """Charge the ledger, then return the index of the chosen candidate.
-
-        Args:
-            private_scores: A ``batch_shape x m`` tensor of float32 or float64, higher
-                is better; or an iterable of such tensors, consecutive chunks of the
-                candidates, which need not fit in memory together. Each batch element is
-                a choice of its own and charged. If a score is not finite, which breaks
-                the promise of a finite sensitivity, the choice is uniform. Of an
-                iterator only the first chunk is checked before the charge.
-            ledger: A ledger or an accountant, charged before any noise is drawn.
-
-        Returns:
-            A ``batch_shape`` tensor of indices, which may be published.
-
-        Raises:
-            BudgetExceededError: If the ledger's cap does not allow it.
-        """
-        chunks = _score_chunks(private_scores)
+    def _check(self, private_value: Any) -> tuple[Iterator[Tensor], Tensor]:
+        chunks = _score_chunks(private_value)
         first = next(chunks, None)
         if first is None:
             raise InvalidArgumentError(
-                "private_scores must hold at least one chunk, got none."
+                "private_value must contain at least one chunk of scores, got none."
             )
-        batch_shape = first.shape[:-1]
-        self._charge(ledger, self.event(), batch_shape.numel(), first.device)
-        chunks = _same_batch_shape(first, chunks)
-        return self.noise_source.noisy_argmax(chunks, self.scale)
+        return _same_batch_shape(first, chunks), first
+
+    def _draw(self, private_value: Iterable[Tensor]) -> Tensor:
+        return self.noise_source.noisy_argmax(private_value, self.scale)
 
 
 def _score_chunks(scores: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
     """Check the scores' shapes and yield them in pieces of bounded size."""
     if isinstance(scores, Tensor):
-        check_private_tensor("private_scores", scores, min_dim=1)
+        check_private_tensor("private_value", scores, min_dim=1)
         scores = scores.detach().split(max(1, _CHUNK // scores.shape[:-1].numel()), -1)
     elif isinstance(scores, list | tuple):
         for chunk in scores:  # all of them before anything is charged
-            check_private_tensor("private_scores", chunk, min_dim=1)
+            check_private_tensor("private_value", chunk, min_dim=1)
             _check_batch_shape(scores[0], chunk)
     for chunk in scores:
-        yield check_private_tensor("private_scores", chunk, min_dim=1).detach()
+        yield check_private_tensor("private_value", chunk, min_dim=1).detach()
 
 
 def _same_batch_shape(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -142,6 +133,6 @@ def _same_batch_shape(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]
 def _check_batch_shape(first: Tensor, chunk: Tensor) -> None:
     if chunk.shape[:-1] != first.shape[:-1]:
         raise InvalidArgumentError(
-            "private_scores must be chunks of one batch shape, "
+            "private_value must be chunks of scores of one batch shape, "
             f"{tuple(first.shape[:-1])}, got {tuple(chunk.shape[:-1])}."
         )

@@ -1,4 +1,4 @@
-r"""Subsampling: Gaussian releases of a random sample of the records.
+"""Gaussian releases of a random sample of the records.
 
 References:
     .. [Mironov2019sampled] I. Mironov, K. Talwar and L. Zhang. Renyi Differential
@@ -8,6 +8,7 @@ References:
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,32 +29,37 @@ from botorch_dp.privacy.events import (
     PrivacyEvent,
 )
 from botorch_dp.privacy.guarantees import Guarantee
-from botorch_dp.privacy.ledger import Chargeable
 from botorch_dp.privacy.mechanisms.base import Mechanism
 from botorch_dp.privacy.noise import SecureNoise
 
 
 class SubsampledGaussianMechanism(Mechanism):
-    r"""Releases the sum of a random sample of clipped records, with Gaussian noise.
+    """Releases the sum of a random sample of clipped records, with Gaussian noise.
 
-    Sampling amplifies privacy as long as nobody learns who was sampled. The sum, not
-    the mean, is released: divide by the *expected* number of sampled records.
+    Sampling amplifies privacy as long as nobody learns who was sampled. The release is
+    the sum, not the mean: divide it by the *expected* number of sampled records.
 
-    * ``sampling_rate``: a Poisson sample, every record on its own with this
-      probability. Neighbours differ by a record that is absent on one side, so that the
+    * ``sampling_rate``: a Poisson sample, which contains each record independently with
+      this probability. Neighbours differ in a record that is absent on one side, so the
       sensitivity is ``clip_norm`` [Mironov2019sampled]_.
     * ``sample_size`` and ``num_records``: a subset of fixed size, without replacement.
-      Neighbours differ by a replaced record: the sensitivity is twice ``clip_norm``.
+      Neighbours differ in a replaced record, so the sensitivity is twice ``clip_norm``.
+
+    :meth:`release` takes a ``batch_shape x n x d`` tensor with one row for each record
+    and returns a ``batch_shape x d`` tensor. Each batch element is a separate release
+    with its own sample, and is charged.
 
     Args:
-        noise_multiplier: Standard deviation of the noise over the sensitivity.
+        noise_multiplier: The standard deviation of the noise over the sensitivity.
         clip_norm: The L2 norm to which every record is clipped.
         sampling_rate: The probability of each record, above zero and at most one.
         sample_size: The size of the subset.
-        num_records: The number of records, which is public then.
+        num_records: The number of records, which is then public.
         adjacency: ``"zero_out"`` (default) or ``"add_or_remove_one"`` for a Poisson
             sample; ``"replace_one"`` for a subset of fixed size.
-        generator: Seeds the noise and the sample: for experiments only.
+        generator: A seeded generator for the noise and the sample, for experiments
+            only.
+        secure: Must be False; no bound is known for sampled discrete noise.
         unit: What a row is: ``"record"``, ``"user"`` or ``"agent"``.
 
     Example:
@@ -69,6 +75,7 @@ class SubsampledGaussianMechanism(Mechanism):
     """
 
     name = "subsampled_gaussian"
+    _release_dims = 2
 
     def __init__(
         self,
@@ -112,49 +119,38 @@ class SubsampledGaussianMechanism(Mechanism):
                 check_count("num_records", num_records or 0),
             )
 
-    def event(self) -> PrivacyEvent:
-        """Return what one release costs."""
+    def event(self, size: int = 1) -> PrivacyEvent:
+        """Return the cost of one release, which does not depend on ``size``."""
+        del size
         return self._event
 
-    def release(self, private_rows: Tensor, *, ledger: Chargeable) -> Tensor:
-        """Charge the ledger, then return the noised sum of a fresh sample.
-
-        Args:
-            private_rows: A ``batch_shape x n x d`` tensor of float32 or float64, a row
-                a record. Each batch element is a release of its own, with a sample of
-                its own, and charged.
-            ledger: A ledger or an accountant, charged before anything is drawn.
-
-        Returns:
-            A ``batch_shape x d`` tensor, which may be published.
-
-        Raises:
-            BudgetExceededError: If the ledger's cap does not allow it.
-        """
-        check_private_tensor("private_rows", private_rows, min_dim=2)
-        *_, num_rows, _ = private_rows.shape
+    def _check(self, private_value: Any) -> tuple[Tensor, Tensor]:
+        check_private_tensor("private_value", private_value, min_dim=2)
+        num_rows = private_value.shape[-2]
         expected = getattr(self._event, "num_records", num_rows)
         if num_rows != expected:
             raise InvalidArgumentError(
-                f"private_rows must have num_records={expected} rows, got {num_rows}."
+                f"private_value must have num_records={expected} rows, got {num_rows}."
             )
-        clipped = clip_rows(private_rows, self.clip_norm)  # checks the bound, too
-        batch_shape, device = private_rows.shape[:-2], private_rows.device
-        self._charge(ledger, self.event(), batch_shape.numel(), device)
-        shape = private_rows.shape[:-1]  # batch_shape x n
+        # Clipping may refuse clip_norm for this dtype, so it comes before the charge.
+        clipped = clip_rows(private_value, self.clip_norm)
+        return clipped, clipped
+
+    def _draw(self, private_value: Tensor) -> Tensor:
+        shape, device = private_value.shape[:-1], private_value.device  # ... x n
         if isinstance(self._event, FixedSizeGaussianEvent):
             sample = self.noise_source.fixed_size_sample(
                 shape, self._event.sample_size, device
             )
-            chosen = clipped.take_along_dim(sample.unsqueeze(-1), dim=-2)
+            chosen = private_value.take_along_dim(sample.unsqueeze(-1), dim=-2)
             total = chosen.double().sum(dim=-2)
         else:
             mask = self.noise_source.poisson_sample(
                 shape, self._event.sampling_rate, device
             )
-            total = (mask.double().unsqueeze(-2) @ clipped.double()).squeeze(-2)
+            total = (mask.double().unsqueeze(-2) @ private_value.double()).squeeze(-2)
         noisy = self.noise_source.add_gaussian(total, self.noise_std)
-        return noisy.to(private_rows.dtype)
+        return noisy.to(private_value.dtype)
 
 
 def noise_multiplier_for(
@@ -167,14 +163,14 @@ def noise_multiplier_for(
 ) -> float:
     """Return the least noise at which that many Poisson-sampled releases meet a budget.
 
-    On the safe side, by exact accounting.
+    The result is rounded up, by exact accounting.
 
     Args:
-        guarantee: For all of them together, and for what is beside them.
+        guarantee: The budget of all releases together, including those of ``beside``.
         sampling_rate: The probability that a record, or an agent, is in a sample.
-        num_releases: How many releases.
-        beside: What else is released under the same guarantee; nothing by default.
-        tolerance: How far above the least noise the result may be, relatively.
+        num_releases: The number of releases.
+        beside: Other releases under the same guarantee; none by default.
+        tolerance: The largest relative distance of the result above the least noise.
     """
     check_positive("tolerance", tolerance)
     others = PrivacyAccountant() if beside is None else beside

@@ -1,8 +1,8 @@
 """The chain of digests over a ledger's rows.
 
 Each digest covers the header (the ledger's id, cap and filter) and all rows up to its
-own. Whoever knows the number and the digest of a row recognizes the ledger, and
-notices if that row or any before it was changed, removed or replaced.
+own. A reader who knows the number and the digest of a row recognizes the ledger, and
+notices if that row or an earlier one was changed, removed or replaced.
 """
 
 import hashlib
@@ -13,15 +13,15 @@ class Head(NamedTuple):
     """The last row that a reader knows.
 
     Attributes:
-        number: How many rows there are up to here.
-        digest: The digest of the header and of all these rows, in hexadecimal.
+        number: The number of rows up to here.
+        digest: The hexadecimal digest of the header and of all these rows.
     """
 
     number: int
     digest: str
 
     def then(self, row: str) -> "Head":
-        """Return the head after one more row, given as its text."""
+        """Return the head after one more row."""
         digest = hashlib.sha256(f"{self.digest}\n{row}".encode()).hexdigest()
         return Head(self.number + 1, digest)
 

@@ -1,4 +1,4 @@
-"""A ledger's rows in memory, for one process."""
+"""Storage of a ledger's rows in memory, for one process."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from botorch_dp.privacy.stores.chain import Head
 
 
 class MemoryStore:
-    """Rows in a list.
+    """A store that keeps rows in a list.
 
     Args:
         header: The ledger's id, cap and filter, as JSON.
@@ -24,11 +24,11 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator["MemoryStore"]:
-        """Return a view in which rows can be appended: all of them, or none."""
+        """Append all rows of the block, or none if it raises."""
         if self._pid != os.getpid():
             raise LedgerError(
-                "A ledger in memory was carried into another process, where its parent "
-                "would not see what is charged: give it a path."
+                "This ledger in memory belongs to another process, which would not see "
+                "charges made here: give it a path."
             )
         before = len(self._rows)
         try:

@@ -1,23 +1,22 @@
-"""A ledger's SQLite file: created whole, checked before use, only ever appended to.
+"""Storage of a ledger's rows in an SQLite file that is only ever appended to.
 
 The file is the record of what was spent, so losing or misreading it would under-report.
-It is therefore created under another name and linked into place complete, a file that
-is not a sound ledger is refused before anything is written to it, triggers forbid
-changing rows, and every commit reaches the disk.
+Therefore the file is created under another name and linked into place when complete, a
+file that is not a valid ledger is refused before anything is written to it, triggers
+forbid changing rows, and every commit reaches the disk.
 
-SQLite keeps a rollback journal beside the file, not a write-ahead log: the locks of the
-latter belong to a file *name*, so that two hard links to one ledger did not exclude
-each other, while those of the former belong to the file. A ledger with a second hard
-link is refused all the same, because a journal follows the name.
+SQLite uses a rollback journal, not a write-ahead log. The locks of a write-ahead log
+belong to a file *name*, so two hard links to one ledger would not exclude each other;
+the locks of a rollback journal belong to the file. A ledger with a second hard link is
+refused nevertheless, because the journal itself follows the name.
 
 Every read and every charge compares the ledger's header and the digest of the last row
-that the reader knows (:mod:`~botorch_dp.privacy.stores.chain`): a file that was
-replaced by another ledger, or by an older copy of itself, is noticed by every process
-that has seen more.
+that the reader knows (:mod:`~botorch_dp.privacy.stores.chain`). Every process that has
+seen more rows notices if the file was replaced by another ledger or by an older copy.
 
-Connections last for one operation, and nothing but SQLite opens the file: a connection
+Connections last for one operation, and only SQLite opens the file. A connection that is
 carried through a fork, or any other handle on the file that is closed, would silently
-drop the locks on which a shared cap rests.
+drop the locks that protect a shared cap.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from botorch_dp.exceptions import LedgerError
 from botorch_dp.privacy.stores.chain import Head, start
 
 _APPLICATION_ID = 0x42444C32  # "BDL2"
-_EARLIER_ID = 0x42444C31  # "BDL1": without units, plans and digests
+_EARLIER_ID = 0x42444C31  # "BDL1": no units, plans and digests
 _LOCK_TIMEOUT_SECONDS = 120.0
 
 _SCHEMA = f"""
@@ -51,7 +50,7 @@ BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;"""
 
 
 class SQLiteStore:
-    """Rows of text in an SQLite file that several processes may share.
+    """A store that keeps rows in an SQLite file, which several processes may share.
 
     Args:
         path: The file; created if it does not exist.
@@ -94,8 +93,8 @@ class SQLiteStore:
                     timeout=_LOCK_TIMEOUT_SECONDS,
                 )
             ) as connection:
-                # EXTRA also syncs the folder once the journal is removed, which is what
-                # commits: a power failure cannot undo a charge.
+                # EXTRA also syncs the folder after the removal of the journal, which is
+                # the commit, so that a power failure cannot undo a charge.
                 connection.execute("PRAGMA synchronous = EXTRA")
                 yield connection
         except sqlite3.Error as error:
@@ -112,7 +111,7 @@ class SQLiteStore:
         except OSError as error:
             raise LedgerError(
                 f"The ledger {self.path} is not there any more ({error.strerror}). "
-                "What was spent is not known without it: restore it from a copy."
+                "Without it the privacy spent is unknown: restore it from a copy."
             ) from error
         if num_links > 1:
             raise LedgerError(
@@ -122,9 +121,9 @@ class SQLiteStore:
             )
 
     def _check(self) -> None:
-        """Raise unless the file is a sound ledger; write nothing to it.
+        """Raise unless the file is a valid ledger; write nothing to it.
 
-        (Except that SQLite rolls back a commit that was interrupted.)
+        (SQLite may still roll back a commit that was interrupted.)
         """
         try:
             with self._connection() as connection:
@@ -133,13 +132,13 @@ class SQLiteStore:
                 if identity == _EARLIER_ID:
                     raise LedgerError(
                         f"{self.path} is a ledger of a development version before 0.1, "
-                        "whose entries do not say who is protected. It was left as it "
-                        "is: read it with that version, and give another path."
+                        "whose entries do not state who is protected. It was left as "
+                        "it is: read it with that version, and give another path."
                     )
                 if identity != _APPLICATION_ID:
                     raise LedgerError(
-                        f"{self.path} is not a ledger: it is empty, or of another "
-                        "program. It was left as it is; give another path."
+                        f"{self.path} is not a ledger: it is empty or belongs to "
+                        "another program. It was left as it is; give another path."
                     )
                 (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
         except LedgerError as error:
@@ -150,7 +149,7 @@ class SQLiteStore:
                 "was left as it is; give another path, or restore it from a copy."
             ) from error
         if self.path.stat().st_size % page_size:  # SQLite fills a cut page with zeros
-            verdict = "its last page is cut short"
+            verdict = "its last page is incomplete"
         if verdict != "ok":
             raise LedgerError(
                 f"The ledger {self.path} is damaged ({verdict}), so what was spent is "
@@ -159,7 +158,7 @@ class SQLiteStore:
 
 
 class SQLiteTransaction:
-    """What can be done with an open ledger.
+    """The operations on an open ledger.
 
     Args:
         connection: The connection, inside a transaction.
@@ -188,8 +187,8 @@ class SQLiteTransaction:
         if known != head:
             raise LedgerError(
                 f"The ledger {path} is not the one that this process has used: its "
-                "file was replaced by another ledger or by an older copy. What was "
-                "spent is not known: restore the newest copy."
+                "file was replaced by another ledger or by an older copy. The privacy "
+                "spent is unknown: restore the newest copy."
             )
         rows = self._connection.execute(
             "SELECT id, text, digest FROM rows WHERE id > ? ORDER BY id", (head.number,)
@@ -200,8 +199,8 @@ class SQLiteTransaction:
             head = head.then(str(text))
             if digest != head.digest:
                 raise LedgerError(
-                    f"Row {number} of the ledger {path} is damaged: it does not have "
-                    "the digest it was written with."
+                    f"Row {number} of the ledger {path} is damaged: it does not match "
+                    "its digest."
                 )
         return [str(text) for _, text, _ in rows]
 
@@ -214,7 +213,7 @@ def _read_header(connection: sqlite3.Connection) -> str:
 
 
 def _create(path: Path, header: str) -> None:
-    """Make a complete ledger under another name, then link it into place."""
+    """Create a complete ledger under another name, then link it into place."""
     if not path.parent.is_dir():
         raise LedgerError(
             f"The ledger {path} cannot be created: there is no folder {path.parent}."
@@ -227,7 +226,7 @@ def _create(path: Path, header: str) -> None:
         ) as connection:
             connection.executescript(_SCHEMA)
             connection.execute("INSERT INTO header VALUES (?)", (header,))
-        with contextlib.suppress(FileExistsError):  # another process was faster
+        with contextlib.suppress(FileExistsError):  # another process came first
             os.link(name, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -127,7 +127,7 @@ class TestLandmine:
             LandmineAgents(landmine[0], device=CPU)
 
     def test_no_data(self, tmp_path):
-        with pytest.raises(InvalidArgumentError, match=r"must hold landmine\.npz"):
+        with pytest.raises(InvalidArgumentError, match=r"must contain landmine\.npz"):
             LandmineAgents(tmp_path, device=CPU)
 
 

@@ -127,7 +127,7 @@ def test_synthetic(double):
             lambda a: SVMLengthscales(a[0][0], *a[1:]),
             r"X_train must be rows x features",
         ),
-        (lambda a: SVMLengthscales(*a[:3], a[3][:-1]), r"y_val have one number a row"),
+        (lambda a: SVMLengthscales(*a[:3], a[3][:-1]), r"y_val one number per row"),
         (lambda a: SVMLengthscales(*a[:2], a[2][:, :2], a[3]), "6 features of X_train"),
         (lambda a: SVMLengthscales(a[0] * np.nan, *a[1:]), "must be finite"),
         (

@@ -1,9 +1,14 @@
 """A small federation, and nodes for its agents."""
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from botorch_dp.integrations.flower import waiting
+from botorch_dp.integrations.flower.node_keys import key_file
 from botorch_dp.integrations.flower.settings import DeploymentSettings
 from botorch_dp.optimizers.fts.federation import Federation
+from examples.flower_on_one_machine.keys import write_node_key
 
 from .grid import FakeGrid, FakeNode
 
@@ -61,3 +66,46 @@ def grid_of(tmp_path):
         return FakeGrid(nodes)
 
     return make
+
+
+@pytest.fixture
+def keys_of(tmp_path):
+    """Give every node a key, and the operator the keys of the first agents."""
+
+    def make(grid, num_agents=4):
+        folder = tmp_path / "keys"
+        folder.mkdir()
+        for index, node in enumerate(grid.nodes.values()):
+            public = write_node_key(tmp_path / f"node-{index}.key")
+            node.public_key = public_key_to_bytes(
+                load_ssh_public_key(public.read_bytes())
+            )
+            if index < num_agents:
+                public.rename(key_file(folder, index))
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def node_of(settings_of):
+    def make(agent=2, **changes):
+        state = changes.pop("state", None)
+        config = settings_of(**changes).to_run_config()
+        return FakeNode(100 + agent, agent, config, state=state)
+
+    return make
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """A clock that sleeping moves; returns how long was slept."""
+    found, now = [], [100.0]
+
+    def nap(seconds):
+        found.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(waiting.time, "sleep", nap)
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    return found

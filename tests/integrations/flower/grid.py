@@ -12,6 +12,10 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from botorch_dp.integrations.flower import client_app
+from botorch_dp.integrations.flower.messages import Answer, Question
+from examples.flower_on_one_machine import demo
+
+NAME = "0123456789abcdef" * 2
 
 
 class FakeNode:
@@ -119,3 +123,21 @@ def over_the_wire(message):
             for identifier, item in get_all_nested_objects(message).items()
         }
         return inflate_object_from_contents(message.object_id, contents)
+
+
+def ask(node, federation, number, broadcast=None, *, final=False, experiment=NAME):
+    """Ask as the server does, and return the reply."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    records = Question(federation, experiment, number, broadcast, final).to_records()
+    message = Message(records, node.node_id, "query", group_id=str(number))
+    (reply,) = node.handle(message)
+    return reply
+
+
+def vector(reply):
+    return Answer.from_records(reply.content, 20).private_vector
+
+
+def counted(agent, points):
+    counted.points += len(points)
+    return demo.score(agent, points)

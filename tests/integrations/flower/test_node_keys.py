@@ -9,7 +9,6 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.flower.node_keys import (
-    agents_of_nodes,
     is_signed_by,
     key_file,
     read_keys,
@@ -38,8 +37,6 @@ def encoded(key):
 def test_keys_are_read_as_flower_sends_them(private, tmp_path):
     keys = read_keys(tmp_path / "keys", 4)
     assert keys == {encoded(private[0]): 0, encoded(private[3]): 3}
-    nodes = {7: encoded(private[3]), 8: b"stranger", 9: encoded(private[0])}
-    assert agents_of_nodes(nodes, keys) == {7: 3, 9: 0}
 
 
 def test_keys_of_ssh_keygen(tmp_path):

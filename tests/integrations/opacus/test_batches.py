@@ -21,8 +21,7 @@ from botorch_dp.exceptions import (
 from botorch_dp.privacy import (
     SystemNoise,
 )
-
-from .runs import (
+from tests.integrations.opacus.runs import (
     RENYI,
     draw,
     full_batch,
@@ -94,7 +93,7 @@ class TestStepsHaveBatches:
         epoch = iter(loader)
         step(module, optimizer, next(epoch)[0])
         next(epoch)
-        match = r"Each batch must have its step\(\), an empty one"
+        match = r"Each batch, even an empty one, needs its step"
         self.refused(module, optimizer, next(epoch)[0], match)
 
     def test_a_refused_step_has_used_its_batch(self):
@@ -255,7 +254,7 @@ class TestPartsOfBatches:
                     if number != forgotten:
                         step(module, optimizer, batch)
 
-        with pytest.raises(InvalidArgumentError, match=r"must have its step\(\)"):
+        with pytest.raises(InvalidArgumentError, match=r"needs its step\(\)"):
             epoch(forgotten=1)
         assert saved_beside_state(module) == []
         left = optimizer.steps_left

@@ -11,8 +11,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.losses import PrivateOutput
-
-from .runs import RENYI, draw, full_batch, joint_budget, no_noise, seeded
+from tests.integrations.opacus.runs import (
+    RENYI,
+    draw,
+    full_batch,
+    joint_budget,
+    no_noise,
+    seeded,
+)
 
 pytestmark = [
     pytest.mark.default_device,

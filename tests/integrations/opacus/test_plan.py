@@ -1,4 +1,4 @@
-"""The plan: noise against closed forms and other accountants, and its certificate."""
+"""The noise of a plan, against closed forms and other accountants."""
 
 import math
 
@@ -7,18 +7,15 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from opacus.accountants import PRVAccountant
 
-from botorch_dp import GDP, RDP, ApproxDP, Certificate, PureDP
-from botorch_dp.exceptions import (
-    BudgetExceededError,
-    InvalidArgumentError,
-    LedgerError,
-)
+from botorch_dp import GDP, RDP, ApproxDP, PureDP
+from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.opacus import JointBudget
-from botorch_dp.privacy import (
-    GaussianEvent,
+from tests.integrations.opacus.runs import (
+    GUARANTEES,
+    full_batch,
+    joint_budget,
+    spend_on_tuning,
 )
-
-from .runs import GUARANTEES, RENYI, full_batch, joint_budget, spend_on_tuning
 
 
 class TestFullBatchPlan:
@@ -178,170 +175,6 @@ class TestPlanArguments:
     def test_accountant_of_no_run(self):
         with pytest.raises(InvalidArgumentError, match="num_runs must be a whole"):
             full_batch().training_accountant(0)
-
-
-class TestChargedRuns:
-    def test_no_more_than_planned(self):
-        # Shared records: the cap would allow it, but that is for tuning.
-        budget = full_batch(records="shared", num_runs=2)
-        budget.charge_run()
-        assert budget.runs_left == 1
-        budget.charge_run(noise="system")
-        with pytest.raises(BudgetExceededError, match="All 2 training runs"):
-            budget.charge_run()
-        assert budget.runs_left == 0
-        first, second = budget.training_ledger.entries
-        assert (first.noise, second.noise) == ("seeded", "system")
-        assert (first.count, first.adjacency) == (3, "zero_out")
-        spend_on_tuning(budget)
-
-    def test_unknown_noise(self):
-        with pytest.raises(InvalidArgumentError, match="noise must be one of"):
-            full_batch().charge_run(noise="secure")
-
-    @pytest.mark.parametrize("records", ["disjoint", "shared"])
-    def test_files_remember(self, records, tmp_path):
-        path = tmp_path / "ledger"
-        budget = full_batch(records=records, path=path)
-        budget.charge_run()
-        spend_on_tuning(budget)
-        again = full_batch(records=records, path=path)
-        assert again.runs_left == 1
-        assert again.certificate().epsilons == budget.certificate().epsilons
-        assert (again.training_ledger is again.tuning_ledger) == (records == "shared")
-        with pytest.raises(LedgerError, match="has the cap"):
-            full_batch(GDP(2.0), records=records, path=path)
-
-    @pytest.mark.parametrize("records", ["disjoint", "shared"])
-    def test_files_of_the_other_kind_of_records(self, records, tmp_path):
-        path = tmp_path / "ledger"
-        full_batch(records=records, path=path).charge_run()
-        before = sorted(tmp_path.iterdir())
-        other = {"disjoint": "shared", "shared": "disjoint"}[records]
-        with pytest.raises(InvalidArgumentError, match=f"new one for records='{other}"):
-            full_batch(records=other, path=path)
-        assert sorted(tmp_path.iterdir()) == before
-        assert full_batch(records=records, path=path).runs_left == 1
-
-    @pytest.mark.parametrize("records", ["disjoint", "shared"])
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            {"num_runs": 3},
-            {"num_runs": 3, "steps_per_run": 2},  # the same noise
-            {"sample_rate": 0.5},
-        ],
-    )
-    def test_files_of_another_plan(self, records, changed, tmp_path):
-        plan = {"num_runs": 2, "sample_rate": 1.0, "steps_per_run": 3}
-        arguments = {"records": records, "path": tmp_path / "ledger"}
-        budget = joint_budget(RENYI, **plan, **arguments)
-        joint_budget(RENYI, **{**plan, **changed}, **arguments)  # nothing paid yet
-        spend_on_tuning(budget)
-        budget.charge_run()
-        with pytest.raises(InvalidArgumentError, match="path must be that of the same"):
-            joint_budget(RENYI, **{**plan, **changed}, **arguments)
-        assert joint_budget(RENYI, **plan, **arguments).runs_left == 1
-
-    def test_files_of_nearly_the_same_plan(self, tmp_path):
-        path = tmp_path / "ledger"
-        other = full_batch(path=path)
-        other.noise_multiplier *= 1.001
-        other.charge_run()
-        with pytest.raises(InvalidArgumentError, match="path must be that of the same"):
-            full_batch(path=path)
-
-    def test_files_of_the_same_plan_on_another_machine(self, tmp_path):
-        path = tmp_path / "ledger"
-        full_batch(path=path).charge_run()
-        elsewhere = full_batch(path=path)
-        elsewhere.noise_multiplier *= 1 + 1e-12
-        elsewhere.charge_run()
-        assert full_batch(path=path).runs_left == 0
-
-    def test_summary(self):
-        budget = full_batch(ApproxDP(2.0, 1e-5), num_runs=16, records="shared")
-        budget.charge_run()
-        text = str(budget)
-        one = budget.training_accountant(1).get_epsilon(1e-5)
-        for words in (
-            "shared records",
-            "training (50%)",
-            f"{one:.6g} for one",
-            f"noise multiplier {budget.noise_multiplier:.6g}",
-            "together: epsilon=2, composed",
-            "paid for: 1 of 16",
-        ):
-            assert words in text
-        disjoint = str(full_batch())
-        assert f"together: epsilon={GDP(1.0).epsilon(1e-5):.6g}" in disjoint
-        assert "the larger of the two" in disjoint
-
-
-class TestCertificate:
-    def test_disjoint_is_the_larger(self):
-        budget = full_batch(GDP(1.0), num_runs=4)
-        with pytest.raises(InvalidArgumentError, match="at least one charge"):
-            budget.certificate()
-        spend_on_tuning(budget)
-        assert math.isclose(budget.certificate().guarantee.mu, 1.0)
-        budget.charge_run()
-        certificate = budget.certificate()
-        assert math.isclose(certificate.guarantee.mu, 1.0)  # not sqrt(1 + 1/4)
-        assert certificate.num_releases == 3 + 3
-        for delta, epsilon in certificate.epsilons.items():
-            assert math.isclose(epsilon, GDP(1.0).epsilon(delta))
-
-    def test_disjoint_noise_is_that_of_both(self):
-        budget = full_batch(GDP(1.0), num_runs=4)
-        budget.charge_run(noise="system")
-        assert not budget.certificate().for_experiments_only
-        spend_on_tuning(budget)  # seeded
-        assert budget.certificate().noise == ("seeded", "system")
-        assert budget.certificate().for_experiments_only
-
-    def test_disjoint_before_tuning(self):
-        budget = full_batch(GDP(1.0), num_runs=4)
-        budget.charge_run()
-        assert math.isclose(budget.certificate().guarantee.mu, 0.5)
-
-    def test_of_sampled_runs(self):
-        budget = joint_budget(
-            ApproxDP(3.0, 1e-6), num_runs=1, sample_rate=0.5, steps_per_run=5
-        )
-        spend_on_tuning(budget)
-        budget.charge_run()
-        certificate = budget.certificate()
-        assert certificate.guarantee is None
-        parts = [budget.training_ledger.spent(), budget.tuning_ledger.spent()]
-        assert certificate.epsilons[1e-6] == max(parts)
-        assert "PLD" in certificate.accountant
-        assert Certificate.from_json(certificate.to_json()) == certificate
-
-    def test_shared_adds_up(self):
-        budget = full_batch(GDP(1.0), num_runs=4, records="shared")
-        budget.charge_run()
-        assert math.isclose(budget.certificate().guarantee.mu, math.sqrt(1 / 8))
-        spend_on_tuning(budget)
-        expected = math.sqrt(1 / 8 + 1 / 2)
-        assert math.isclose(budget.certificate().guarantee.mu, expected)
-
-    def test_words(self):
-        for records, words in (("disjoint", "are disjoint"), ("shared", "added up")):
-            budget = full_batch(records=records)
-            budget.charge_run()
-            spend_on_tuning(budget)
-            text = str(budget.certificate())
-            for part in (words, "zero_out", "FOR EXPERIMENTS ONLY", "may be published"):
-                assert part in text
-            assert "training_share=" in text
-
-    def test_tuning_for_other_neighbours(self):
-        budget = full_batch()
-        budget.charge_run()
-        budget.tuning_ledger.charge(GaussianEvent(10.0))
-        with pytest.raises(InvalidArgumentError, match=r"'zero_out'.*'replace_one'"):
-            budget.certificate()
 
 
 def test_records_are_shared_unless_said_otherwise():

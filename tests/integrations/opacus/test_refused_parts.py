@@ -17,8 +17,13 @@ from torch.utils.data import (
 from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
-
-from .runs import RENYI, full_batch, joint_budget, parts, seeded
+from tests.integrations.opacus.runs import (
+    RENYI,
+    full_batch,
+    joint_budget,
+    parts,
+    seeded,
+)
 
 
 class Endless(IterableDataset):
@@ -98,20 +103,20 @@ def broken_parts():
     scattered = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1, device="meta")])
     return {
         "no module": ({"module": None}, "module must be a plain"),
-        "private module": ({"module": private[0]}, "neither private yet"),
+        "private module": ({"module": private[0]}, "neither already private"),
         "its inside": ({"module": private[0]._module}, "to_standard_module"),
-        "one inside": ({"module": nn.Sequential(container)}, "part or whole of one"),
-        "a part of one": ({"module": whole[1]}, "part or whole of one"),
+        "one inside": ({"module": nn.Sequential(container)}, "a part nor a container"),
+        "a part of one": ({"module": whole[1]}, "a part nor a container"),
         "distributed": ({"module": distributed}, "nor distributed"),
-        "batch norm": ({"module": nn.BatchNorm1d(2)}, "module must be one that Opacus"),
+        "batch norm": ({"module": nn.BatchNorm1d(2)}, "module must pass the Mod"),
         "max norm": (
             {"module": nn.Sequential(nn.Embedding(4, 2, max_norm=1.0))},
-            "no max_norm, which '0' has",
+            "not use max_norm, but '0' does",
         ),
         "evaluation": ({"module": nn.Linear(2, 1).eval()}, "training mode"),
         "no optimizer": ({"optimizer": None}, "optimizer must be a torch.optim"),
         "private optimizer": ({"optimizer": private[1]}, "not private yet"),
-        "other parameters": ({"module": other}, "parameters of module alone"),
+        "other parameters": ({"module": other}, "only have parameters of module"),
         "two devices": (
             {
                 "module": scattered,

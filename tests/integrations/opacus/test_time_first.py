@@ -8,8 +8,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from botorch_dp.exceptions import InvalidArgumentError
-
-from .runs import RENYI, draw, full_batch, joint_budget, no_noise, seeded, step
+from tests.integrations.opacus.runs import (
+    RENYI,
+    draw,
+    full_batch,
+    joint_budget,
+    no_noise,
+    seeded,
+    step,
+)
 
 pytestmark = [
     pytest.mark.default_device,
@@ -203,7 +210,7 @@ class TestSquareInputs:
     def test_what_was_changed_on_the_way(self):
         x = torch.randn(N, N, generator=seeded(2))
         private, _, loader = run(nn.Linear(N, 1), x)
-        with pytest.raises(InvalidArgumentError, match="what the loader gave"):
+        with pytest.raises(InvalidArgumentError, match="batch of the loader"):
             private(2 * draw(loader))
 
 

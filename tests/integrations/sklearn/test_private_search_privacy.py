@@ -418,7 +418,7 @@ def test_a_search_that_fails_says_what_it_cost():
 def test_private_records_are_no_arguments_of_fit():
     data = private()
     for held in (data["X_val"], [(data["X_val"], data["y_val"])], {"a": data["y_val"]}):
-        with pytest.raises(InvalidArgumentError, match="eval_set must not hold priv"):
+        with pytest.raises(InvalidArgumentError, match="eval_set must not contain p"):
             search_of().fit(*TRAIN, **data, eval_set=held)
 
 

@@ -94,7 +94,9 @@ def test_several_targets():
 
 def test_log_loss_of_several_targets():
     both = np.stack([LABELS, LABELS], axis=1)
-    with pytest.raises(InvalidArgumentError, match="takes one target a record, got 2"):
+    with pytest.raises(
+        InvalidArgumentError, match="needs one target per record, got 2"
+    ):
         log_losses(LogisticRegression().fit(X, LABELS), X, both)
 
 
@@ -388,7 +390,7 @@ class TestModels:
 
     def test_that_cannot_be_copied(self):
         scoring = Scoring("any", lambda model, X, y: y, (0.0, 1.0))
-        with pytest.raises(InvalidArgumentError, match=r"copy\.deepcopy can copy"):
+        with pytest.raises(InvalidArgumentError, match=r"support copy\.deepcopy"):
             scoring.try_on(threading.Lock(), Records(X, TARGETS))
 
     def test_that_join_by_names_of_rows(self):
@@ -426,7 +428,7 @@ def test_tried_on_training_records():
     scoring = Scoring("mean", lambda estimator, X, y: np.mean(y), (0.0, 1.0))
     with pytest.raises(
         InvalidArgumentError,
-        match=r"one loss for each record, a vector of 8.*shape \(\)",
+        match=r"one loss for each record, shape \(8,\) for.*shape \(\)",
     ):
         scoring.try_on(None, Records(X[:8], TARGETS[:8]))
 
@@ -452,10 +454,10 @@ class TestChoices:
             ((["accuracy", "f1"],), "scoring must be one of 'accuracy'"),
             (
                 (metrics.make_scorer(metrics.accuracy_score),),
-                "scoring must not be a scorer, which gives one number",
+                "scoring must not be a scorer, which returns one number",
             ),
             (("accuracy", None, None, True), "needs method='stable'"),
-            (("neg_log_loss", None, LinearSVC()), "predict_proba, which LinearSVC"),
+            (("neg_log_loss", None, LinearSVC()), "predict_proba, but LinearSVC does"),
             ((None, None, KMeans()), "KMeans is neither a classifier nor a regressor"),
             (
                 ("neg_mean_squared_error", None),

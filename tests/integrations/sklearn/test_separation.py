@@ -35,7 +35,7 @@ class TestSeparate:
     def test_refused(self, train, validation):
         if sparse.issparse(train):
             validation = train
-        with pytest.raises(InvalidArgumentError, match="X_val must hold records that"):
+        with pytest.raises(InvalidArgumentError, match="X_val must contain records"):
             check_separate(train, None, validation, None)
 
     @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class TestSeparate:
         check_separate(train, None, validation, None)
 
     def test_targets(self):
-        with pytest.raises(InvalidArgumentError, match="X_val must hold records that"):
+        with pytest.raises(InvalidArgumentError, match="X_val must contain records"):
             check_separate(X[:100], Y, X[:100] + 1, Y)
 
     def test_says_nothing_about_which(self):
@@ -73,7 +73,7 @@ class TestAlike:
         [
             ((None, None), "fit needs X_val and y_val, the private validation records"),
             ((X, None), "fit needs X_val and y_val"),
-            ((X[:10], Y[:9]), "equally many records, got 10 and 9"),
+            ((X[:10], Y[:9]), "same number of records, got 10 and 9"),
             ((X[:0], Y[:0]), "at least one record, got none"),
             ((X[:, :1], Y), r"features of X, \[2\], got \[1\]"),
         ],
@@ -90,9 +90,9 @@ class TestAlike:
         check_alike(FRAME, Y, FRAME.iloc[:3], Y[:3])
 
     def test_kinds(self):
-        with pytest.raises(InvalidArgumentError, match="of the kind of X, DataFrame"):
+        with pytest.raises(InvalidArgumentError, match="have the type of X, DataFrame"):
             check_alike(FRAME, Y, FRAME.to_numpy(), Y)
-        with pytest.raises(InvalidArgumentError, match="of the kind of X, ndarray"):
+        with pytest.raises(InvalidArgumentError, match="have the type of X, ndarray"):
             check_alike(FRAME.to_numpy(), Y, FRAME, Y)
 
     def test_named_fields(self):
@@ -101,7 +101,7 @@ class TestAlike:
         check_alike(fields, None, fields.copy(), None)
         with pytest.raises(InvalidArgumentError, match=r"columns of X, \['a', 'b'\]"):
             check_alike(fields, None, other, None)
-        with pytest.raises(InvalidArgumentError, match="of the kind of X, ndarray"):
+        with pytest.raises(InvalidArgumentError, match="have the type of X, ndarray"):
             check_alike(fields, None, np.zeros((3, 2)), None)
 
     def test_data_frames_of_others(self):
@@ -113,9 +113,11 @@ class TestAlike:
             def __len__(self):
                 return 3
 
-        with pytest.raises(InvalidArgumentError, match="X_val must be a data frame of"):
+        with pytest.raises(
+            InvalidArgumentError, match="X_val must be a pandas DataFrame"
+        ):
             check_alike(FRAME, None, Frame(), None)
-        with pytest.raises(InvalidArgumentError, match="X must be a data frame of pan"):
+        with pytest.raises(InvalidArgumentError, match="X must be a pandas DataFrame"):
             check_alike(Frame(), None, FRAME, None)
 
     def test_without_targets(self):

@@ -16,6 +16,7 @@ from torch.utils.data import (
 
 from botorch_dp import GIBO, NoisyGradientDescent, PrivateBO, PureDP, RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.privacy import ExponentialMechanism
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
@@ -57,6 +58,16 @@ def private_means(slope, *, shuffle, with_ids):
         losses = OneSlope(slope)(opt.ask())
         opt.tell(losses[rows], record_ids=rows if with_ids else None)
     return torch.stack(means)
+
+
+def test_columns():
+    values, losses = PrivateValues(), torch.rand(N, 3, generator=seeded(), **DOUBLE)
+    rows = values.append(losses[:, :1]) + values.append(losses[:, 1:])
+    columns = values.columns(rows[::-1])
+    assert torch.equal(columns, losses.flip(1))
+    assert columns.is_contiguous()
+    columns.zero_()  # a copy
+    assert torch.equal(values.columns(rows), losses)
 
 
 class TestOrder:
@@ -115,7 +126,7 @@ class TestOrder:
                 guarantee=PureDP(1.0),
                 num_steps=6,
                 loss_range=(0.0, 0.5),
-                what="point",
+                output="point",
                 scoring="per-record",
             )
             problem, visits = Quadratics(n=N, d=2), orders(shuffle)

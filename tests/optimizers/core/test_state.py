@@ -27,6 +27,17 @@ from tests.optimizers.problems import CPU, Quadratics, make, seeded, unit_box
 
 
 class TestState:
+    def test_a_check_changes_and_charges_nothing(self):
+        first, second = make(num_steps=4), make(num_steps=4)
+        steps(first, Quadratics(), 2)
+        state = first.state_dict()
+        checked = second.check_state_dict(state)
+        checked["history"].clear()
+        assert len(state["history"]) == 2
+        assert len(second.history) == len(second.ledger) == 0
+        with pytest.raises(OptimizerStateError, match="must have version"):
+            second.check_state_dict({})
+
     def test_goes_on_as_if_nothing_had_happened(self):
         problem = Quadratics()
         whole = make(num_steps=6)

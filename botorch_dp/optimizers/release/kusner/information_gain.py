@@ -1,4 +1,6 @@
-r"""How much observations can tell: bounds on the information gain of a kernel.
+r"""Bounds on the information gain of a kernel.
+
+``docs/theory/published_releases.md`` derives them.
 
 References:
     .. [Nemhauser1978submodular] G. Nemhauser, L. Wolsey and M. Fisher. An Analysis of
@@ -10,35 +12,39 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive
+from botorch_dp._validation import (
+    check_count,
+    check_instance,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
 class InformationGain:
-    r"""How much T observations can tell: :math:`\gamma_T`, from below and from above.
+    r"""A lower bound and upper bounds on the information gain :math:`\gamma_T`.
 
     :math:`I(A) = \frac12 \log\det(I + K_A / \sigma^2)`, and :math:`\gamma_T` is the
-    greatest of all A of T candidates, which may repeat. With :math:`A_k` the first k of
-    a greedy choice, :math:`v_k` the variance given them and
-    :math:`m_k = \frac12 \log(1 + \max v_k / \sigma^2)` the next gain at best:
+    maximum over all A of T candidates, which may repeat. With :math:`A_k` the first k
+    of a greedy choice, :math:`v_k` the variance given them and
+    :math:`m_k = \frac12 \log(1 + \max v_k / \sigma^2)` the largest next gain:
 
     Attributes:
-        greedy: :math:`I(A_T)`: what the greedy choice attains, a lower bound.
+        greedy: :math:`I(A_T)`, what the greedy choice attains: a lower bound.
         one_by_one: :math:`T m_0`, as if every observation were the first.
         greedy_ratio: :math:`I(A_T) / (1 - (1 - 1/T)^T)`, because I is submodular
-            [Nemhauser1978submodular]_; the denominator is above 1 - 1/e.
-        submodular: :math:`\min_k I(A_k) + T m_k`: no set adds more to :math:`A_k` than
-            T times its best element does.
+            [Nemhauser1978submodular]_.
+        submodular: :math:`\min_k I(A_k) + T m_k`.
         design: :math:`I(A_T) + \frac{1}{2 \sigma^2} \bigl(T \max v_T - \sum_{a \in A_T}
-            v_T(a)\bigr)`. As a function of how often each candidate is observed, whole
-            numbers or not, I is concave with derivative :math:`v / (2 \sigma^2)`: it
-            lies below its tangent at :math:`A_T`. Mostly the least of them.
+            v_T(a)\bigr)`, the tangent at :math:`A_T` of a concave relaxation. It is
+            usually the smallest of them.
         indices: The greedy choice.
     """
 
@@ -51,7 +57,7 @@ class InformationGain:
 
     @property
     def bound(self) -> float:
-        r"""The least of the upper bounds on :math:`\gamma_T`."""
+        r"""The smallest of the upper bounds on :math:`\gamma_T`."""
         return min(self.one_by_one, self.greedy_ratio, self.submodular, self.design)
 
 
@@ -65,13 +71,13 @@ def information_gain(
 ) -> InformationGain:
     r"""Bound the information gain :math:`\gamma_T` of T observations.
 
-    Prior covariances decide, targets do not appear: nothing private is used. Greedy
-    choices update a partial Cholesky factor, in O(N T^2) time and O(N T) memory for N
-    candidates; with a kernel, no N x N matrix is formed. In double precision.
+    It depends on prior covariances only, not on private targets. Greedy choices update
+    a partial Cholesky factor in double precision, in O(N T^2) time and O(N T) memory
+    for N candidates; with a kernel, no N x N matrix is formed.
 
     Args:
-        kernel: The kernel :math:`k_2`; or its ``N x N`` matrix of the candidates.
-        candidates: An ``N x d`` tensor; None with a matrix.
+        kernel: The kernel :math:`k_2`, or its ``N x N`` matrix at the candidates.
+        candidates: An ``N x d`` tensor; None if the kernel is a matrix.
         num_steps: The number T of observations.
         noise_variance: The variance :math:`\sigma^2` of an observation.
 
@@ -118,7 +124,7 @@ def information_gain_bound(
     num_steps: int,
     noise_variance: float,
 ) -> float:
-    r"""Return the least upper bound of :func:`information_gain` on :math:`\gamma_T`.
+    r"""Return the smallest upper bound of :func:`information_gain` on :math:`\gamma_T`.
 
     Example:
         >>> round(
@@ -138,29 +144,22 @@ def _gain(variance: float, noise_variance: float) -> float:
 def _covariances(
     kernel: Kernel | Tensor, candidates: Tensor | None
 ) -> tuple[Tensor, Callable[[int], Tensor]]:
-    """Return the prior variances, and how to get a column of covariances, in double."""
+    """Return the prior variances, and a function that returns a covariance column."""
     if isinstance(kernel, Tensor):
         if candidates is not None:
             raise InvalidArgumentError(
                 "candidates must be None if the kernel is given as a matrix."
             )
-        if kernel.dim() != 2 or kernel.shape[0] != kernel.shape[1] or len(kernel) == 0:
-            raise InvalidArgumentError(
-                f"kernel must be an N x N matrix, got shape {tuple(kernel.shape)}."
-            )
+        check_tensor(
+            "kernel", kernel, ("N", *kernel.shape[:1]), meaning="an N x N matrix"
+        )
         matrix = kernel.detach().double()
         if not torch.allclose(matrix, matrix.mT):
             raise InvalidArgumentError("kernel must be a symmetric matrix.")
         return _check_variances(matrix.diagonal()), lambda index: matrix[index]
-    if not isinstance(kernel, Kernel):
-        raise InvalidArgumentError(
-            f"kernel must be a GPyTorch kernel or a matrix, got {kernel!r}."
-        )
-    if not isinstance(candidates, Tensor) or candidates.dim() != 2:
-        raise InvalidArgumentError(
-            f"candidates must be an N x d tensor, got {candidates!r}."
-        )
-    points = candidates.detach().double()
+    check_instance("kernel", kernel, Kernel, expected="a GPyTorch kernel or a matrix")
+    points = cast(Tensor, candidates)
+    points = check_tensor("candidates", points, ("N", "d")).detach().double()
     function = copy.deepcopy(kernel).requires_grad_(False).eval().to(points)
 
     def column(index: int) -> Tensor:

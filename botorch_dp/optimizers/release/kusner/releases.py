@@ -1,11 +1,10 @@
-r"""The published releases after UCB, as faithful as a valid proof allows.
+r"""The published releases after UCB, as close to the papers as a valid proof allows.
 
-UCB runs on the private values themselves, so that the points it asks for are private;
-one release in the end covers everything. What bounds its sensitivity is an assumption:
-that the objectives of neighbouring data sets are draws from one Gaussian process (both
-of Kusner's), or that they come from a regularized linear model (Lipschitz). The
-constants are in :mod:`botorch_dp.optimizers.release.kusner.sensitivity`, repaired by
-default.
+UCB runs on the private values themselves, so the points it asks for are private. One
+release at the end covers everything. An assumption bounds its sensitivity: that the
+objectives of neighbouring data sets are draws from one Gaussian process (Algorithms 1
+and 2), or that they come from a regularized linear model (Algorithm 3). The constants
+are in :mod:`botorch_dp.optimizers.release.kusner.sensitivity`, repaired by default.
 
 References:
     .. [Kusner2015dpbo] M. Kusner, J. Gardner, R. Garnett and K. Weinberger.
@@ -18,27 +17,22 @@ References:
 import math
 import warnings
 from abc import abstractmethod
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from botorch_dp.acquisition.private_ucb import ucb_beta
 from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
+from botorch_dp.optimizers.release.kusner.lipschitz import LipschitzValueSensitivity
 from botorch_dp.optimizers.release.kusner.sensitivity import (
-    LipschitzValueRelease,
-    NoiseFreeValueRelease,
-    PointRelease,
-    ValueRelease,
-    kusner_point_release,
-    kusner_value_release,
-    lipschitz_value_release,
-    noise_free_value_release,
+    NoiseFreeValueSensitivity,
+    PointSensitivity,
+    ValueSensitivity,
 )
-from botorch_dp.optimizers.release.strategy import Release, Released
+from botorch_dp.optimizers.release.kusner.setting import KusnerSetting
+from botorch_dp.optimizers.release.problem import ReleaseProblem
+from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import (
     ApproxDP,
     ExponentialMechanism,
@@ -46,45 +40,48 @@ from botorch_dp.privacy import (
     LaplaceMechanism,
     PrivacyEvent,
     PureDP,
-    SecureNoise,
 )
+from botorch_dp.privacy.account import RunAccount
 
-if TYPE_CHECKING:
-    from botorch_dp.optimizers.release.private_bo import PrivateBO
-
-ValueBound = ValueRelease | NoiseFreeValueRelease | LipschitzValueRelease
-
-_GP_ASSUMPTION = (
+GP_ASSUMPTION = (
     "GP-ASSUMPTION PRIVACY, not plain differential privacy: if the objectives of any "
     "two neighbouring data sets are jointly drawn from a Gaussian process with the "
     "stated kernel, prior_std and correlation, observed with the stated noise, "
     "delta bounds the probability, over these draws, that the sensitivity is larger "
     "than assumed; for a given pair of data sets nothing is promised"
 )
+LINEAR_MODEL_ASSUMPTION = (
+    "if models are minimizers of a regularized convex 1-Lipschitz training loss within "
+    "the stated range of regularizations, and the validation loss is Lipschitz in "
+    "their weights with the stated constant; worst case otherwise"
+)
 
 
-class PublishedRelease(Release):
-    """UCB on private values, and a release in the end."""
+class PublishedRelease(ReleaseStrategy):
+    """Runs UCB on private values, and releases a point, a value or both at the end.
 
-    points_are_public: ClassVar[bool] = False
-    # From a warning in the constructor up to who made the optimizer.
-    _frames: ClassVar[int] = 4
+    Args:
+        problem: The public facts about the run.
+        account: The account that is charged for every release.
+    """
 
-    def __init__(self, run: "PrivateBO") -> None:
-        super().__init__(run)
-        self._private_best = -math.inf
+    points_are_public = False
+
+    def __init__(self, problem: ReleaseProblem, account: RunAccount) -> None:
+        super().__init__(problem, account)
         self._chooser: ExponentialMechanism | None = None
         self._valuer: LaplaceMechanism | None = None
-        self._start()
+        self._private_best = -math.inf
+        self.forget()
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the costs of the point and of the value, if they are released."""
-        events = []
+        events: list[PrivacyEvent] = []
         if self._chooser is not None:
             events.append(self._chooser.event())
         if self._valuer is not None:
             events.append(self._valuer.event(1))
-        return [(self.run.account.cost(event), 1) for event in events]
+        return [(self.account.cost(event), 1) for event in events]
 
     def next(self, step: int) -> list[int]:
         """Return the candidate with the largest upper confidence bound: private."""
@@ -92,174 +89,170 @@ class PublishedRelease(Release):
         return [int((self._private.mean + width).argmax())]
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
-        """Learn from the private mean; nothing leaves."""
-        if self._private.num_observations < self.run.num_steps:
-            gain = float(self.to_gain(private_losses.mean()))
+        """Learn from the private mean, without a release."""
+        # A tell that was refused at the end may be repeated: it was observed before.
+        if self._private.num_observations < self.problem.num_steps:
+            gain = float(self.problem.to_gain(private_losses.mean()))
             self._private.observe(indices[0], gain)
             self._private_best = max(self._private_best, gain)
-        return 0.0  # otherwise told once more, after a release that was refused
+        return 0.0
 
-    def _start(self) -> None:
-        """Forget everything that was observed."""
+    def finish(self) -> ReleasedCandidate:
+        """Draw a candidate (Algorithm 1, line 12), then the value (lines 13 to 15)."""
+        ledger, index, value = self.account, None, None
+        if self._chooser is not None:
+            index = int(self._chooser.release(self._private.mean, ledger=ledger))
+        if self._valuer is not None:
+            device = self.problem.bounds.device
+            private = torch.full(
+                (1,), self._private_best, dtype=torch.float64, device=device
+            )
+            released = float(self._valuer.release(private, ledger=ledger))
+            value = self.problem.to_loss(released)
+        return ReleasedCandidate(index, value)
+
+    def warn_if_useless(self, *, stacklevel: int) -> None:
+        """Warn, from public numbers, if the noise is larger than what it hides."""
+        width = self.problem.loss_width / self.problem.prior_std
+        for name, mechanism in (
+            ("point's score", self._chooser),
+            ("value", self._valuer),
+        ):
+            if mechanism is not None and mechanism.scale > width:
+                warnings.warn(
+                    f"The noise on the {name} has scale {mechanism.scale:.3g}, more "
+                    f"than the whole range {width:.3g} of what it is added to: the "
+                    "release contains almost no information. release='stable' does "
+                    "better, and needs no assumption.",
+                    UselessReleaseWarning,
+                    stacklevel=stacklevel,
+                )
+
+    def forget(self) -> None:
+        """Drop everything that was observed."""
         self._private = CandidatePosterior(
-            self.run.kernel,
-            self.run.search_candidates,
-            noise_variance=self.run.noise_variance,
-            max_observations=self.run.num_steps,
+            self.problem.kernel,
+            self.problem.candidates,
+            noise_variance=self.problem.noise_variance,
+            max_observations=self.problem.num_steps,
         )
         self._private_best = -math.inf
 
     def _beta(self, step: int) -> float:
-        return self.run.beta
-
-    def finish(self) -> Released:
-        """Draw a candidate (Algorithm 1, line 12), then the value (lines 13 to 15)."""
-        ledger, index, value = self.run.account, None, None
-        if self._chooser is not None:
-            index = int(self._chooser.release(self._private.mean, ledger=ledger))
-        if self._valuer is not None:
-            # Of shape 1, as a tensor of the private value alone.
-            device = self.run.bounds.device
-            private = torch.full(
-                (1,), self._private_best, dtype=torch.float64, device=device
-            )
-            value = self.to_loss(float(self._valuer.release(private, ledger=ledger)))
-        self._start()
-        return Released(index, value)
-
-    def _warn_if_useless(self, what: str, scale: float) -> None:
-        """Warn, from public numbers, where noise is larger than what it hides."""
-        width = self.loss_width / self.run.prior_std
-        if scale > width:
-            warnings.warn(
-                f"The noise on the {what} has scale {scale:.3g}, more than the whole "
-                f"range {width:.3g} of what it is added to: what is released says "
-                "next to nothing. release='stable' does better, and needs no "
-                "assumption.",
-                UselessReleaseWarning,
-                stacklevel=self._frames,
-            )
+        return self.problem.beta
 
 
 class _GaussianProcessRelease(PublishedRelease):
     """Point and value under the assumption that objectives are a Gaussian process."""
 
-    assumptions: ClassVar[tuple[str, ...]] = (_GP_ASSUMPTION,)
-    condition: ClassVar[str] = "objectives from the stated Gaussian process"
+    guarantees = (ApproxDP,)
+    needs = "an ApproxDP(epsilon, delta) for this release"
+    assumption = GP_ASSUMPTION
+    condition = "objectives from the stated Gaussian process"
 
     def __init__(
-        self, run: "PrivateBO", *, correlation: float, constants: str = "repaired"
+        self,
+        problem: ReleaseProblem,
+        account: RunAccount,
+        *,
+        correlation: float,
+        constants: str = "repaired",
     ) -> None:
-        super().__init__(run)
-        assert isinstance(run.guarantee, ApproxDP)
-        parts = 2 if run.what == "both" else 1
-        # A hair less, so that the deltas add up to less than the whole.
-        run.account.failure = run.guarantee.delta / parts * (1 - 1e-6)
-        self._share = PureDP(run.guarantee.epsilon / parts)
-        self._setting: dict[str, Any] = {
-            "num_steps": run.num_steps,
-            "num_candidates": len(run.search_candidates),
-            "delta": run.account.failure,
-            "correlation": correlation,
-            "constants": constants,
-            "prior_variance": run.prior_variance,
-        }
-        self.point: PointRelease | None = None
-        self.value: ValueBound | None = None
-        if run.what != "value":
-            self.point = kusner_point_release(**self._setting)
-            self.details["point"] = asdict(self.point)
+        super().__init__(problem, account)
+        assert isinstance(problem.guarantee, ApproxDP)
+        share = PureDP(problem.guarantee.epsilon / _num_parts(problem.output))
+        self._setting = KusnerSetting(
+            num_steps=problem.num_steps,
+            num_candidates=len(problem.candidates),
+            delta=account.failure,
+            correlation=correlation,
+            prior_variance=problem.prior_variance,
+            constants=constants,
+        )
+        if problem.output != "value":
+            point = PointSensitivity(self._setting)
+            self.details["point"] = point.to_dict()
             self._chooser = ExponentialMechanism(
-                self._share, sensitivity=self.point.sensitivity, **self.noise
+                share, sensitivity=point.sensitivity, **problem.noise
             )
-            self._warn_if_useless("point's score", self._chooser.scale)
-        if run.what != "point":
-            self.value = self._value_bound()
-            self.details["value"] = asdict(self.value)
+        if problem.output != "point":
+            value = self._value_sensitivity()
+            self.details["value"] = value.to_dict()
             self._valuer = LaplaceMechanism(
-                self._share, sensitivity=self.value.sensitivity, **self.noise
+                share, sensitivity=value.sensitivity, **problem.noise
             )
-            self._warn_if_useless("value", self._valuer.scale)
 
     @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if it has a delta for the assumption to fail."""
-        if not isinstance(guarantee, ApproxDP):
-            raise InvalidArgumentError(
-                "guarantee must be an ApproxDP(epsilon, delta) for this release, got "
-                f"{guarantee!r}."
-            )
-        return guarantee
+    def failure(guarantee: Guarantee, output: str) -> float:
+        """Return the share of delta that each release has."""
+        assert isinstance(guarantee, ApproxDP)
+        # Slightly less, so that rounding cannot bring the sum above the whole.
+        return guarantee.delta / _num_parts(output) * (1 - 1e-6)
 
     @abstractmethod
-    def _value_bound(self) -> ValueBound:
+    def _value_sensitivity(self) -> ValueSensitivity | NoiseFreeValueSensitivity:
         """Bound the sensitivity of the value."""
 
     def _beta(self, step: int) -> float:
-        return ucb_beta(
-            step=step,
-            num_candidates=self._setting["num_candidates"],
-            delta=self._setting["delta"],
-            constants=self._setting["constants"],
-        )
+        return self._setting.ucb_beta(step)
 
 
 class KusnerRelease(_GaussianProcessRelease):
     """Algorithm 1 of [Kusner2015dpbo]_: noisy observations.
 
     Args:
-        run: The optimizer; its ``noise_variance`` is that of the observations.
-        correlation: The least correlation k1(V, V') of the objectives of two
+        problem: The public facts about the run; its ``noise_variance`` is that of the
+            observations.
+        account: The account that is charged for every release.
+        correlation: The smallest correlation k1(V, V') of the objectives of two
             neighbouring data sets, as the user asserts.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
     """
 
-    def _value_bound(self) -> ValueBound:
+    def _value_sensitivity(self) -> ValueSensitivity:
+        noise_variance = self.problem.noise_variance
         gamma = information_gain_bound(
-            self.run.kernel,
-            self.run.search_candidates,
-            num_steps=self.run.num_steps,
-            noise_variance=self.run.noise_variance,
+            self.problem.kernel,
+            self.problem.candidates,
+            num_steps=self.problem.num_steps,
+            noise_variance=noise_variance,
         )
-        return kusner_value_release(
-            gamma=gamma, noise_variance=self.run.noise_variance, **self._setting
+        return ValueSensitivity(
+            self._setting, noise_variance=noise_variance, gamma=gamma
         )
 
 
 class NoiseFreeRelease(_GaussianProcessRelease):
     """Algorithm 2 of [Kusner2015dpbo]_: exact observations.
 
-    The paper takes the search of [deFreitas2012exponential]_, which shrinks the space;
-    here it is UCB, and the two constants have to be asserted for that.
+    The paper uses the search of [deFreitas2012exponential]_, which shrinks the space.
+    Here the search is UCB, and the two constants of the regret must hold for it.
 
     Args:
-        run: The optimizer.
-        regret_scale: The constant A of the regret bound, the user's to state.
-        regret_rate: Its constant tau.
-        correlation: The least correlation of two neighbouring objectives.
+        problem: The public facts about the run.
+        account: The account that is charged for every release.
+        regret_scale: The constant A of the regret bound, as the user asserts.
+        regret_rate: The constant tau of the regret bound, as the user asserts.
+        correlation: The smallest correlation of two neighbouring objectives.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
     """
 
-    _frames: ClassVar[int] = 5
-
     def __init__(
         self,
-        run: "PrivateBO",
+        problem: ReleaseProblem,
+        account: RunAccount,
         *,
         regret_scale: float,
         regret_rate: float,
         correlation: float,
         constants: str = "repaired",
     ) -> None:
-        self._regret: dict[str, Any] = {
-            "regret_scale": regret_scale,
-            "regret_rate": regret_rate,
-        }
-        super().__init__(run, correlation=correlation, constants=constants)
+        self._regret = {"regret_scale": regret_scale, "regret_rate": regret_rate}
+        super().__init__(problem, account, correlation=correlation, constants=constants)
 
-    def _value_bound(self) -> ValueBound:
-        return noise_free_value_release(
-            num_dims=self.run.search_box.dim, **self._regret, **self._setting
+    def _value_sensitivity(self) -> NoiseFreeValueSensitivity:
+        return NoiseFreeValueSensitivity(
+            self._setting, num_dims=self.problem.bounds.shape[-1], **self._regret
         )
 
 
@@ -267,60 +260,55 @@ class LipschitzRelease(PublishedRelease):
     """Algorithm 3 of [Kusner2015dpbo]_: the value after tuning a regularization.
 
     Args:
-        run: The optimizer; its one parameter is the regularization of a linear model
-            with a convex loss, and its loss range starts at 0.
+        problem: The public facts about the run. Its one parameter is the regularization
+            of a linear model with a convex loss, and its loss range starts at 0.
+        account: The account that is charged for the release.
         lipschitz: The Lipschitz constant L of the validation loss in the weights.
         zero_spread: How much the loss of the zero model differs between records, see
-            :func:`lipschitz_value_release`.
+            :class:`~botorch_dp.optimizers.release.kusner.lipschitz.LipschitzValueSensitivity`.
         constants: ``"repaired"``, or ``"icml2015"`` as printed.
     """
 
-    releases: ClassVar[tuple[str, ...]] = ("value",)
-    assumptions: ClassVar[tuple[str, ...]] = (
-        "if models are minimizers of a regularized convex 1-Lipschitz training loss "
-        "within the stated range of regularizations, and the validation loss is "
-        "Lipschitz in their weights with the stated constant; worst case otherwise",
-    )
-    condition: ClassVar[str] = "models of Assumption 2 with their constants"
+    guarantees = (PureDP,)
+    needs = "a PureDP for this release"
+    outputs = ("value",)
+    assumption = LINEAR_MODEL_ASSUMPTION
+    condition = "models of Assumption 2 with their constants"
 
     def __init__(
         self,
-        run: "PrivateBO",
+        problem: ReleaseProblem,
+        account: RunAccount,
         *,
         lipschitz: float,
         zero_spread: float | None = None,
         constants: str = "repaired",
     ) -> None:
-        super().__init__(run)
-        low, high = run.loss_range
-        if run.search_box.dim != 1 or low != 0.0:
+        super().__init__(problem, account)
+        (low, high), dim = problem.loss_range, problem.bounds.shape[-1]
+        if dim != 1 or low != 0.0:
             raise InvalidArgumentError(
                 "release='lipschitz' tunes one regularization parameter, with losses "
-                f"from 0: got d={run.search_box.dim}, loss_range={run.loss_range}."
+                f"from 0: got d={dim}, loss_range={problem.loss_range}."
             )
-        self.value = lipschitz_value_release(
+        value = LipschitzValueSensitivity(
             lipschitz=lipschitz,
-            min_regularization=float(run.bounds[0, 0]),
-            max_regularization=float(run.bounds[1, 0]),
-            num_records=run.num_records,
+            min_regularization=float(problem.bounds[0, 0]),
+            max_regularization=float(problem.bounds[1, 0]),
+            num_records=problem.num_records,
             loss_bound=high,
             zero_spread=zero_spread,
             constants=constants,
         )
-        self.details = {"value": asdict(self.value)}
+        self.details = {"value": value.to_dict()}
         # In units of the gain, like the value itself.
         self._valuer = LaplaceMechanism(
-            run.guarantee,
-            sensitivity=self.value.sensitivity / run.prior_std,
-            **self.noise,
+            problem.guarantee,
+            sensitivity=value.sensitivity / problem.prior_std,
+            **problem.noise,
         )
-        self._warn_if_useless("value", self._valuer.scale)
 
-    @staticmethod
-    def check_guarantee(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
-        """Return the guarantee if it is pure."""
-        if not isinstance(guarantee, PureDP):
-            raise InvalidArgumentError(
-                f"guarantee must be a PureDP for this release, got {guarantee!r}."
-            )
-        return guarantee
+
+def _num_parts(output: str) -> int:
+    """Return how many releases share the budget."""
+    return 2 if output == "both" else 1

@@ -11,8 +11,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
 from botorch_dp.integrations.opacus.private_module import PrivateModule
-
-from .runs import (
+from tests.integrations.opacus.runs import (
     draw,
     epochs,
     full_batch,
@@ -76,7 +75,7 @@ def two_passes(module, optimizer, loader):
     module.allow_grad_accumulation()
     for _ in range(2):
         module(batch).mean().backward()
-    with pytest.raises(InvalidArgumentError, match="one Poisson batch"):
+    with pytest.raises(InvalidArgumentError, match="exactly one Poisson batch"):
         optimizer.step()
 
 

@@ -8,24 +8,18 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    TensorDataset,
-)
 
-from botorch_dp import DPGIBO, GDP, ApproxDP
+from botorch_dp import GDP
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
 )
 from botorch_dp.privacy import (
-    SeededNoise,
     SystemNoise,
     audit_mu,
     mu_audit_power,
 )
-
-from .runs import (
+from tests.integrations.opacus.runs import (
     DOUBLE,
     RENYI,
     draw,
@@ -195,7 +189,7 @@ class TestTraining:
         module.allow_grad_accumulation()
         for _ in range(2):
             module(batch).mean().backward()
-        with pytest.raises(InvalidArgumentError, match="one Poisson batch"):
+        with pytest.raises(InvalidArgumentError, match="exactly one Poisson batch"):
             optimizer.step()
         assert optimizer.steps_left == 2
         step(module, optimizer, draw(loader))
@@ -240,7 +234,7 @@ class TestTraining:
     )
     def test_an_optimizer_is_one(self, copied):
         _, optimizer, _ = full_batch().make_private(**parts(torch.ones(4, 2)))
-        with pytest.raises(InvalidArgumentError, match="nobody paid for"):
+        with pytest.raises(InvalidArgumentError, match="were not paid for"):
             copied(optimizer)
 
     def test_schedules_and_hooks(self):
@@ -335,70 +329,3 @@ class TestAuditOfTraining:
     def test_halved_noise_is_refuted(self):
         ends = trained_weights(0.0, 3, True), trained_weights(3.0, 4, True)
         assert audit_mu(*ends, threshold=0.5).rejects(GDP(1.0))
-
-
-@pytest.mark.default_device
-@pytest.mark.filterwarnings("ignore:Full backward hook")
-@pytest.mark.parametrize("records", ["disjoint", "shared"])
-def test_train_and_tune(records):
-    generator = seeded(5)
-    inputs = torch.randn(120, 3, generator=generator)
-    labels = (inputs[:, 0] > 0).long()
-    half = slice(60, None) if records == "disjoint" else slice(None)
-    used = slice(0, 60) if records == "disjoint" else slice(None)
-    dataset = TensorDataset(inputs[used], labels[used])
-    guarantee = ApproxDP(4.0, 1e-5)
-    budget = joint_budget(
-        guarantee, num_runs=5, sample_rate=0.25, steps_per_run=8, records=records
-    )
-
-    def train(rate):
-        module = nn.Linear(3, 2)
-        module, optimizer, loader = budget.make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=float(rate)),
-            data_loader=DataLoader(dataset, batch_size=len(dataset) // 4),
-            max_grad_norm=1.0,
-            generator=generator,
-        )
-        for _ in range(2):
-            for batch, targets in loader:
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(module(batch), targets).backward()
-                optimizer.step()
-        return module
-
-    @torch.no_grad()
-    def losses(X):
-        with torch.enable_grad():
-            modules = [train(x) for x in X]
-        return torch.stack(
-            [
-                nn.functional.cross_entropy(
-                    module(inputs[half]), labels[half], reduction="none"
-                )
-                for module in modules
-            ],
-            dim=-1,
-        )
-
-    bounds = torch.tensor([[1e-2], [10.0]], **DOUBLE)
-    tuner = DPGIBO(
-        bounds,
-        len(inputs[half]),
-        num_steps=2,
-        clip_norm=1.0,
-        transform="log",
-        generator=generator,
-        **budget.tuning_options,
-    )
-    result = tuner.run(losses, progress=False)
-    train(result.x)
-    assert budget.runs_left == 0
-    assert len(budget.training_ledger) == (5 if records == "disjoint" else 7)
-    certificate = budget.certificate()
-    assert 0.99 * 4.0 < certificate.epsilons[1e-5] <= 4.0 * (1 + 1e-9)
-    assert certificate.num_releases == 5 * 8 + 2
-    assert certificate.noise == (SeededNoise.name,)
-    with pytest.raises(BudgetExceededError, match="All 5 training runs"):
-        train(result.x)

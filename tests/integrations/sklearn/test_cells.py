@@ -1,4 +1,4 @@
-"""One odd cell of a private column changes how no other cell is read.
+"""One odd cell of a private column does not change how other cells are read.
 
 pandas and numpy choose one type for a whole column, and one odd cell decides which.
 Every container below is built as users build it, with and without an odd cell: the
@@ -6,24 +6,16 @@ other cells must come out alike, and as the training column says.
 """
 
 import datetime
-import decimal
 import io
-import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from botorch_dp import PureDP
-from botorch_dp.integrations.sklearn import PrivateSearch, Real
-from botorch_dp.integrations.sklearn.evaluation import Evaluation
-from botorch_dp.integrations.sklearn.plain import is_missing, plain
+from botorch_dp.integrations.sklearn.plain import is_missing
 from botorch_dp.integrations.sklearn.records import Records, read_alike
+from tests.integrations.sklearn.hostile import HOSTILE
 
 DAYS = ["03/04/2020", "05/06/2020", "12/31/2020"]  # months first, as pandas has it
 STAMPS = [pd.Timestamp(day) for day in DAYS]
@@ -284,47 +276,10 @@ def test_text_is_read_as_the_training_column_says(name):
 
 
 class TestExactly:
-    """What single cells say, where it is easy to get wrong."""
-
-    @pytest.mark.parametrize(
-        ("cell", "said"),
-        [
-            ("True", 1.0),
-            ("FALSE", 0.0),
-            (np.True_, 1.0),
-            (" 1.50 ", 1.5),
-            ("1e3", 1000.0),
-            ("-INF", -np.inf),
-            ("1_000", "1_000"),  # Python takes it for a number, read_csv does not
-            ("1,5", "1,5"),
-            ("\u0661", "\u0661"),  # so with digits of other scripts
-            ("nan", None),
-            (decimal.Decimal("sNaN"), None),
-            (2**5000, np.inf),
-            (-(2**5000), -np.inf),
-            (3 + 0j, 3.0),
-            ("(3+0j)", 3.0),
-            (1j, "1j"),
-            ("Bolj", "Bolj"),
-            (b"1", 1.0),
-            (b"\xff", b"\xff"),
-            ("a\0", "a"),
-            (np.array(2.0), 2.0),
-            (np.timedelta64(5, "s"), 5.0),
-            (np.timedelta64("NaT"), None),
-            (np.datetime64("NaT"), None),
-            (np.datetime64("2020-01-01"), pd.Timestamp("2020-01-01")),
-            (np.datetime64(10**12, "Y"), np.datetime64(10**12, "Y")),
-        ],
-    )
-    def test_plain(self, cell, said):
-        found = plain(cell)
-        assert type(found) is type(said)
-        assert found == said
+    """Cells that are easy to read wrongly."""
 
     def test_zero_has_no_sign(self):
         """Whole numbers have no -0, and a column of them may become one of floats."""
-        assert not np.signbit([plain(cell) for cell in ("-0", -0.0, "-0.0")]).any()
         like = np.array([[1.5], [2.0]])
         for private in ([[-0.0]], np.array([[-0.0]]), np.array([["-0.0"]]), [["-0"]]):
             read = read_alike(private, None, training=(like, None)).X
@@ -363,37 +318,6 @@ class TestExactly:
         assert read.tolist() == [*["01"] * 5, "2", "y"]
 
 
-class Hostile:
-    """Raises whatever it is asked."""
-
-    def _refuse(self, *args):
-        raise RuntimeError("a private record")
-
-    __eq__ = __hash__ = __str__ = __repr__ = __float__ = __len__ = _refuse
-
-
-class HostileText(str):
-    """Text that does not want to be looked at."""
-
-    __slots__ = ()
-    strip = rstrip = lower = __str__ = Hostile._refuse
-
-
-class HostileSpan(datetime.timedelta):
-    """A duration that does not want to be converted."""
-
-    to_numpy = Hostile._refuse
-
-
-HOSTILE = {
-    "object": Hostile(),
-    "text": HostileText("1"),
-    "duration": HostileSpan(1),
-    "digits": "9" * 5000,
-    "early": datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
-}
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("cell", HOSTILE)
 @pytest.mark.parametrize("name", COLUMNS)
@@ -408,129 +332,3 @@ def test_reading_never_raises(name, cell):
         for part in (private[:1], private)
     ]
     assert repr(found[0].iloc[0]) == repr(found[1].iloc[0])
-
-
-PAGE = Path(__file__).parents[3] / "docs" / "private_search.md"
-TRAIN, N, RNG = 500, 400, np.random.default_rng(0)
-TRUTH = RNG.random(TRAIN + N) < 0.5
-ILL = np.where(RNG.random(TRAIN + N) < 0.9, TRUTH, ~TRUTH)
-DATES = pd.Timestamp("2020-01-01") + pd.to_timedelta(1 + 365 * TRUTH, unit="D")
-
-
-def patients(rows, odd=None, column=None):
-    """A file, read as most people do."""
-    cells = pd.DataFrame(
-        {
-            "smokes": TRUTH[rows].astype(str),
-            "code": np.where(TRUTH, "01", "2")[rows],
-            "admitted": DATES[rows].strftime("%m/%d/%Y"),
-            "ill": ILL[rows].astype(str),
-        }
-    ).astype(object)
-    if column is not None:
-        cells.loc[0, column] = odd
-    file = io.StringIO(cells.to_csv(index=False))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about dates that pandas cannot read
-        return pd.read_csv(file, parse_dates=["admitted"])
-
-
-def year_of(X):
-    """An input for each date, each by itself."""
-    return X.apply(lambda dates: dates.dt.year).to_numpy(dtype=float)
-
-
-@pytest.mark.default_device
-class TestOneCell:
-    """Of a whole search: the mean loss moves by a record's share and no more."""
-
-    @pytest.fixture
-    def seen(self, monkeypatch):
-        found, losses = [], Evaluation.losses
-
-        def spy(evaluation, candidates):
-            found.append(losses(evaluation, candidates))
-            return found[-1]
-
-        monkeypatch.setattr(Evaluation, "losses", spy)
-        return found
-
-    def search(self, model, train, private):
-        return PrivateSearch(
-            model,
-            {"logisticregression__C": Real(0.1, 10.0, log=True)},
-            PureDP(1.0),
-            method="stable",
-            scoring="accuracy",
-            num_candidates=2,
-            random_state=0,
-        ).fit(train[0], train[1], X_val=private[0], y_val=private[1])
-
-    def moved(self, seen):
-        ours, theirs = (losses[:, 0].numpy() for losses in seen)
-        assert np.array_equal(ours[1:], theirs[1:])
-        assert ours.mean() < 0.2  # records are read at all
-        return abs(ours.mean() - theirs.mean())
-
-    @pytest.mark.parametrize("odd", ["unknown", "", "7", "2020-01-01"])
-    @pytest.mark.parametrize("column", ["smokes", "code", "admitted", "ill"])
-    def test_of_a_file(self, column, odd, seen):
-        name = "smokes" if column == "ill" else column
-        encoder = OneHotEncoder(handle_unknown="ignore")
-        model = make_pipeline(encoder, LogisticRegression())
-        if name == "admitted":
-            model = make_pipeline(FunctionTransformer(year_of), *model)
-        train = patients(slice(TRAIN))
-        if name == "code":
-            train = train.assign(code=np.where(TRUTH, "01", "2")[:TRAIN])
-        for cell in (None, odd):
-            private = patients(
-                slice(TRAIN, None), cell, None if cell is None else column
-            )
-            self.search(
-                model,
-                (train[[name]], train["ill"]),
-                (private[[name]], private["ill"]),
-            )
-        assert self.moved(seen) <= 1 / N + 1e-12
-
-    @pytest.mark.parametrize("odd", [np.timedelta64(5, "s"), "x", 2**70, 1j, None])
-    @pytest.mark.parametrize("training", [int, bool, float])
-    def test_of_an_array(self, training, odd, seen):
-        X = TRUTH.astype(training)[:, None]
-        cells = X[TRAIN:, 0].tolist()
-        model = make_pipeline(
-            OneHotEncoder(handle_unknown="ignore"), LogisticRegression()
-        )
-        for first in (cells[0], odd):
-            private = np.array([[cell] for cell in (first, *cells[1:])])
-            self.search(model, (X[:TRAIN], ILL[:TRAIN]), (private, ILL[TRAIN:]))
-        assert self.moved(seen) <= 1 / N + 1e-12
-
-    @pytest.mark.parametrize("column", ["ward", "age", "ill"])
-    @pytest.mark.parametrize("how", ["as the page says", "all rows at once"])
-    def test_of_the_file_in_the_documentation(self, column, how, seen):
-        """Types of training columns do not depend on a private cell."""
-        blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-        (code,) = [block for block in blocks if "read_csv" in block]
-        code = code.replace("num_steps=3", "num_steps=1, random_state=0")
-        if how == "all rows at once":
-            code = code.replace(
-                "pd.read_csv(path, nrows=1_000)", "pd.read_csv(path)[:1_000]"
-            )
-        write, trained = "patients.to_csv(path, index=False)", []
-        assert write in code
-        for odd in (None, "unknown"):
-            change = f"patients[{column!r}] = patients[{column!r}].astype(object)\n"
-            change += f"patients.loc[2_000, {column!r}] = {odd!r}\n"
-            names = {}
-            exec(code.replace(write, change + write), names)
-            trained.append(names["train"])
-        others = np.delete(np.arange(3_000), 1_000)
-        assert seen[0].shape[0] == 3_000
-        is_alike = trained[0].dtypes.equals(trained[1].dtypes)
-        if how == "all rows at once" and column == "age":
-            assert not is_alike  # what the page warns of
-        else:
-            assert is_alike
-            assert (seen[0][others] == seen[1][others]).all()

@@ -13,8 +13,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import SystemNoise
-
-from .runs import RENYI, draw, full_batch, joint_budget, no_noise, parts, seeded, step
+from tests.integrations.opacus.runs import (
+    RENYI,
+    draw,
+    full_batch,
+    joint_budget,
+    no_noise,
+    parts,
+    seeded,
+    step,
+)
 
 pytestmark = [
     pytest.mark.default_device,

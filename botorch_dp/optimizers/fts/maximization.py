@@ -1,0 +1,78 @@
+"""Where agents' sampled functions are largest: many functions at the same time.
+
+Points lie in the unit cube. A function is a linear combination of features, and may
+have other weights in each region. Needs torch and numpy only.
+"""
+
+import torch
+from torch import Tensor
+
+from botorch_dp.models.fourier import FourierFeatures
+from botorch_dp.optimizers.fts.regions import Regions
+
+# Lengths of the steps from the best candidate, in widths of the domain, and the shares
+# of a step that are tried.
+_RADII, _SHARES = (0.05, 0.025, 0.0125, 0.006, 0.003, 0.001), (0.0, 1.0, 0.4, 0.1)
+
+
+def values(
+    features: FourierFeatures, regions: Regions, weights: Tensor, X: Tensor
+) -> Tensor:
+    """Return the values of n functions at points, ``n x C``.
+
+    Args:
+        features: The features of the functions.
+        regions: The regions in which the functions have different weights.
+        weights: The ``n x P x M`` weights; P is 1 if they are the same in all regions.
+        X: Points, ``C x D`` if all functions share them, or ``n x C x D``.
+    """
+    phi = features(X)
+    if weights.shape[1] == 1:
+        if X.dim() == 2:
+            return weights.squeeze(1) @ phi.mT
+        return (phi @ weights.mT).squeeze(-1)
+    by_region = phi @ weights.mT  # n x C x P
+    index = regions.index(X).expand(by_region.shape[:-1]).unsqueeze(-1)
+    return by_region.take_along_dim(index, dim=-1).squeeze(-1)
+
+
+def maximize(
+    features: FourierFeatures,
+    regions: Regions,
+    weights: Tensor,
+    candidates: Tensor,
+    *,
+    climb: bool,
+) -> Tensor:
+    """Return the best point of each function, ``n x D``.
+
+    Args:
+        features: The features of the functions.
+        regions: The regions in which the functions have different weights.
+        weights: The ``n x P x M`` weights, as for :func:`values`.
+        candidates: The ``C x D`` points to try.
+        climb: Whether to go on from the best candidate along the gradient.
+    """
+    X = candidates[values(features, regions, weights, candidates).argmax(dim=-1)]
+    return _climb(features, regions, weights, X) if climb else X
+
+
+def _climb(
+    features: FourierFeatures, regions: Regions, weights: Tensor, X: Tensor
+) -> Tensor:
+    """Follow the gradient from ``n x D`` points; never to a smaller value."""
+    shares = X.new_tensor(_SHARES).unsqueeze(-1)
+    for radius in _RADII:
+        here = weights[:, 0]
+        if weights.shape[1] > 1:
+            region = regions.index(X)[:, None, None]
+            here = weights.take_along_dim(region, dim=1).squeeze(1)
+        gradient = features.gradient(X, here)
+        direction = torch.nn.functional.normalize(gradient, dim=-1)
+        direction = direction.nan_to_num(0.0, 0.0, 0.0).unsqueeze(1)
+        tried = (X.unsqueeze(1) + radius * shares * direction).clamp(0.0, 1.0)
+        # The share 0 keeps the point, and a step into another region counts with that
+        # region's weights.
+        best = values(features, regions, weights, tried).argmax(dim=-1)[:, None, None]
+        X = tried.take_along_dim(best, dim=1).squeeze(1)
+    return X

@@ -1,0 +1,113 @@
+r"""Privacy loss distributions and Renyi divergences of events, from dp-accounting.
+
+Privacy loss distributions (PLD) live on a grid of losses and are rounded up, so that
+every epsilon and delta computed from them is an upper bound.
+
+References:
+    .. [Balle2018amplification] B. Balle, G. Barthe and M. Gaboardi. Privacy
+        Amplification by Subsampling: Tight Analyses via Couplings and Divergences.
+        NeurIPS 2018.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
+
+from botorch_dp.privacy import curves
+from botorch_dp.privacy.curves import FloatArray
+
+PLD: TypeAlias = Any  # dp-accounting is untyped
+
+# Only whole orders: dp-accounting's series for the sampled Gaussian does not always
+# converge at fractional ones. The order 1024 helps small epsilons.
+RDP_ORDERS: FloatArray = np.concatenate(
+    [np.arange(2.0, 65.0), [80.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0]]
+)
+# The probability of infinite loss in our PLDs; dp-accounting uses the same.
+_TAIL_MASS = math.exp(-50)
+# Larger losses count as infinite, so that no grid fills the memory.
+_MOST_LOSSES = 2**21
+# dp-accounting computes the exponential of epsilon, which overflows at 709.
+_LARGEST_EXPONENT = 700.0
+
+
+@lru_cache(maxsize=4096)
+def library_rdp(
+    event: dp_accounting.DpEvent, relation: str, num_orders: int | None = None
+) -> FloatArray:
+    """Return dp-accounting's Renyi divergences at the first of ``RDP_ORDERS``."""
+    accountant = RdpAccountant(
+        RDP_ORDERS[:num_orders], dp_accounting.NeighboringRelation[relation.upper()]
+    )
+    accountant.compose(event)
+    divergences: FloatArray = np.maximum(accountant.rdp, 0.0)
+    divergences.flags.writeable = False
+    return divergences
+
+
+@lru_cache(maxsize=64)
+def gaussian_pld(noise_multiplier: float, rate: float, interval: float) -> PLD:
+    """Return the PLD of a Gaussian release of a Poisson sample."""
+    # Add-or-remove adjacency is the one that leaves the pair as it is.
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=noise_multiplier,
+        sampling_prob=rate,
+        value_discretization_interval=interval,
+        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+@lru_cache(maxsize=16)
+def fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PLD:
+    """Return a PLD that dominates a Gaussian release of a subset of fixed size.
+
+    It connects the dots of the curve of [Balle2018amplification]_, continued to
+    negative epsilons by the symmetry of replace-one: see docs/theory. The pair is
+    symmetric, so a loss of -l has e^-l times the probability of l.
+    """
+    mu = 1.0 / noise_multiplier
+    largest = curves.sampled_gdp_epsilon(mu, rate, _TAIL_MASS)
+    if largest > _LARGEST_EXPONENT:
+        return gaussian_pld(noise_multiplier, 1.0, interval)
+    num_losses = min(math.ceil(largest / interval), _MOST_LOSSES)
+    losses = np.arange(num_losses + 1, dtype=np.float64) * interval
+    deltas = curves.sampled_gdp_deltas(mu, rate, losses)
+    falls = -np.diff(deltas)
+    gains = math.exp(interval) * falls - np.append(falls[1:], 0.0)
+    above = np.maximum(0.0, gains) / math.expm1(interval)
+    below = above * np.exp(-losses[1:])
+    at_zero = max(0.0, 1.0 - above.sum() - below.sum() - deltas[-1])
+    pmf = pld_pmf.DensePLDPmf(
+        discretization=interval,
+        lower_loss=-num_losses,
+        probs=np.concatenate([below[::-1], [at_zero], above]),
+        infinity_mass=deltas[-1],
+        pessimistic_estimate=True,
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+@lru_cache(maxsize=64)
+def laplace_pld(noise_multiplier: float, interval: float) -> PLD | None:
+    """Return the PLD of Laplace noise, or None if its epsilon would overflow."""
+    if 1 / noise_multiplier > _LARGEST_EXPONENT:
+        return None
+    return privacy_loss_distribution.from_laplace_mechanism(
+        parameter=noise_multiplier, value_discretization_interval=interval
+    )
+
+
+@lru_cache(maxsize=64)
+def parameter_pld(epsilon: float, delta: float, interval: float) -> PLD | None:
+    """Return the PLD of any (epsilon, delta)-DP release, or None on overflow."""
+    if epsilon > _LARGEST_EXPONENT:
+        return None
+    return privacy_loss_distribution.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(epsilon, delta),
+        value_discretization_interval=interval,
+    )

@@ -1,0 +1,111 @@
+"""Candidates are fitted on training records and scored on private ones."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from tqdm import tqdm
+
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.integrations.sklearn.record_losses import Scoring, squared_errors
+from botorch_dp.integrations.sklearn.records import read_alike
+
+RNG = np.random.default_rng(0)
+TRAIN = (RNG.normal(size=(10, 1)), RNG.normal(size=10))
+PRIVATE = (np.zeros((30, 1)), RNG.uniform(size=30))
+
+
+class Shifted(RegressorMixin, BaseEstimator):
+    """Predicts the mean of its training targets and a shift."""
+
+    def __init__(self, shift=0.0, times=1):
+        self.shift, self.times = shift, times
+
+    def fit(self, X, y):
+        if self.shift > 5:
+            raise FloatingPointError(f"diverged at {self.shift}")
+        if self.shift > 4:
+            warnings.warn(f"slow at {self.shift}", stacklevel=2)
+        self.mean_ = np.mean(y)
+        y[:] = 0.0  # models may do that
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_ + self.times * self.shift)
+
+
+def evaluation(loss=squared_errors, **settings):
+    return Evaluation(
+        estimator=Shifted(),
+        scoring=Scoring("loss", loss, (0.0, 1e3)),
+        training=(*TRAIN, {}),
+        private=read_alike(*PRIVATE, training=TRAIN),
+        n_jobs=None,
+        bar=tqdm(disable=True),
+        **settings,
+    )
+
+
+def exact(shift, times=1):
+    return np.square(TRAIN[1].mean() + times * shift - PRIVATE[1])
+
+
+def test_losses_of_candidates():
+    mean, evaluated = TRAIN[1].mean(), evaluation()
+    losses = evaluated.losses([{"shift": 0.5}, {"shift": -1.0, "times": 2}])
+    assert losses.shape == (30, 2)
+    assert losses[:, 0].numpy() == pytest.approx(exact(0.5))
+    assert losses[:, 1].numpy() == pytest.approx(exact(-1.0, 2))
+    assert evaluated.num_fits == 2
+    assert TRAIN[1].mean() == mean  # a model may change its copy only
+
+
+def test_points_between_candidates():
+    """A weighted mean of losses; a candidate that two points share is fitted once."""
+    evaluated = evaluation()
+    one, two = {"shift": 1.0, "times": 1}, {"shift": 1.0, "times": 2}
+    losses = evaluated.interpolated([[(0.25, one), (0.75, two)], [(1.0, two)]])
+    expected = 0.25 * exact(1.0) + 0.75 * exact(1.0, 2)
+    assert losses[:, 0].numpy() == pytest.approx(expected)
+    assert losses[:, 1].numpy() == pytest.approx(exact(1.0, 2))
+    assert evaluated.num_fits == 2
+
+
+def test_number_of_records():
+    assert evaluation().num_records == 30
+
+
+def test_models():
+    model = evaluation().fitted({"shift": 0.5})
+    assert model.shift == 0.5
+    assert model.mean_ == TRAIN[1].mean()
+
+
+class TestErrors:
+    def test_public_points(self):
+        with pytest.raises(FloatingPointError, match="diverged at 6"):
+            evaluation().losses([{"shift": 6.0}])
+        with pytest.warns(UserWarning, match=r"slow at 4\.5"):
+            evaluation().losses([{"shift": 4.5}])
+
+    @pytest.mark.filterwarnings("error")
+    def test_private_points(self):
+        """Where training fails is private: all records have the largest loss."""
+        private = evaluation(points_are_private=True)
+        losses = private.losses([{"shift": 6.0}, {"shift": 4.5}])
+        assert torch.equal(losses[:, 0], torch.full_like(losses[:, 0], 1e3))
+        assert losses[:, 1].numpy() == pytest.approx(exact(4.5))
+
+    def test_a_loss_is_tried_on_training_records(self):
+        def mean_loss(model, X, y):
+            return squared_errors(model, X, y).mean()
+
+        for call in (
+            lambda e: e.losses([{"shift": 0.0}]),
+            lambda e: e.try_on({"shift": 0.0}),
+        ):
+            with pytest.raises(InvalidArgumentError, match="one loss for each record"):
+                call(evaluation(mean_loss))
