@@ -44,7 +44,6 @@ from botorch_dp.models.kernels.covariances import default_gradient_kernel
 from botorch_dp.models.kernels.derivatives import kernel_gradient
 from botorch_dp.optimizers import OnlineBO, OnlineSGD
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
-from botorch_dp.optimizers.ldp.step_sizes import PUBLISHED_SCHEDULE
 from botorch_dp.privacy import mallows_gradient_bound
 from botorch_dp.problems import (
     HuberRegression,
@@ -59,8 +58,9 @@ R = 50  # replications
 STEPS = 20_000
 B = math.sqrt(2)  # the bound of the paper's losses with Mallows weights
 MODELS = {"linear": LinearStream, "logistic": LogisticStream, "ReLU": ReLUStream}
+PUBLISHED_SCHEDULE = StepSchedule(initial=0.2, power=0.505)
 # How the paper does it: textbook noise, its step sizes, the average of all iterates.
-PUBLISHED = {"step": PUBLISHED_SCHEDULE, "average": "running"}
+PUBLISHED = {"step_sizes": PUBLISHED_SCHEDULE, "average": "running"}
 
 
 def uniform_epsilon(user: int) -> ApproxDP:
@@ -265,7 +265,13 @@ def table_7() -> list[Row]:
         for name, (guarantee, paper) in eps.items()
     ]
     cases += [
-        ("first step", first, paper, two, {"step": StepSchedule(first, power=0.505)})
+        (
+            "first step",
+            first,
+            paper,
+            two,
+            {"step_sizes": StepSchedule(first, power=0.505)},
+        )
         for first, paper in steps.items()
     ]
     cases += [
@@ -300,9 +306,9 @@ _TABLE_8 = {
 _DRIFT: dict[str, dict[str, Any]] = {
     "published": PUBLISHED,
     "last iterate": {**PUBLISHED, "average": "last"},
-    "constant step": {"step": StepSchedule(0.005, power=0.0), "average": "last"},
+    "constant step": {"step_sizes": StepSchedule(0.005, power=0.0), "average": "last"},
     "constant, averaged": {
-        "step": StepSchedule(0.02, power=0.0),
+        "step_sizes": StepSchedule(0.02, power=0.0),
         "average": "exponential",
         "half_life": 500.0,
     },
@@ -663,7 +669,7 @@ def _hyperparameters(name: str, private: bool) -> dict[str, Tensor]:
     if private:
         opt = LDPBO(start(stream), ApproxDP(1.0, 0.2), 2.0, generator=seeded(1))
     else:
-        opt = OnlineBO(start(stream), step=PUBLISHED_SCHEDULE, average="running")
+        opt = OnlineBO(start(stream), step_sizes=PUBLISHED_SCHEDULE, average="running")
     network = OnlineNeuralNetwork(stream.num_inputs, num_replications=R)
     regret, theirs = torch.zeros(2, R, dtype=torch.float64)
     untuned = torch.zeros(R, dtype=torch.float64)
@@ -726,8 +732,8 @@ def _payments(name: str, method: str) -> list[dict[str, Tensor]]:
     elif method == "LDP-SGD":
         opt = LDPSGD(x, guarantee, mallows_gradient_bound(p), generator=seeded(1))
     else:
-        step = StepSchedule(0.5, power=0.5)
-        opt = OnlineBO(x, step=step, average="suffix")
+        sizes = StepSchedule(0.5, power=0.5)
+        opt = OnlineBO(x, step_sizes=sizes, average="suffix")
     found, done = [], 0
     for number in (2000, 5000, 10_000, 20_000):
         opt.run(stream, number - done, progress=False)

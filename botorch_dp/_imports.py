@@ -7,24 +7,29 @@ and hands them out on demand.
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from botorch_dp._deprecated import warn_deprecated
 from botorch_dp.exceptions import MissingExtraError
 
 
-def lazy_imports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_imports(
+    package: str, *, renamed: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``.
 
-    Where names live is read from its own source, from what it imports under
-    ``if TYPE_CHECKING:``. Its modules are imported on demand, too.
+    The package's own source says which module has a name: it imports the name under
+    ``if TYPE_CHECKING:``. The modules of the package are imported on demand as well.
 
     Args:
-        package: Its ``__name__``.
+        package: The package's ``__name__``.
+        renamed: The new name of each deprecated one, which warns and works.
     """
+    renamed = renamed or {}
     module = sys.modules[package]
     assert module.__spec__ is not None
     source = module.__spec__.loader.get_source(package)  # type: ignore[union-attr]
@@ -42,6 +47,10 @@ def lazy_imports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
             value = getattr(import_module(home[name]), name)
             setattr(module, name, value)  # found at once next time
             return value
+        if name in renamed:
+            new = renamed[name]
+            warn_deprecated(f"{package}.{name}", f"{package}.{new}")
+            return get(new)
         if not name.startswith("_") and find_spec(f"{package}.{name}"):
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

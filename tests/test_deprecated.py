@@ -6,7 +6,14 @@ import sys
 import pytest
 
 import botorch_dp
-from botorch_dp._deprecated import MOVED, install, warn_deprecated
+from botorch_dp._deprecated import (
+    MOVED,
+    install,
+    renamed_argument,
+    renamed_attribute,
+    renamed_names,
+    warn_deprecated,
+)
 
 # Elsewhere in the suite they are errors.
 pytestmark = pytest.mark.filterwarnings("always:botorch_dp.* is deprecated")
@@ -65,3 +72,38 @@ def test_a_renamed_name():
     with pytest.warns(DeprecationWarning, match="old is deprecated .* use new") as w:
         warn_deprecated("old", "new", stacklevel=1)
     assert w[0].filename == __file__
+
+
+class TestRenamed:
+    def test_names_of_a_module(self):
+        get = renamed_names("botorch_dp.exceptions", {"Old": "MessageError"})
+        with pytest.warns(DeprecationWarning, match="Old is deprecated .*MessageErr"):
+            assert get("Old") is botorch_dp.exceptions.MessageError
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            get("nothing")
+
+    def test_arguments(self):
+        @renamed_argument("old", "new")
+        def double(x, *, new=0):
+            """Return a sum."""
+            return x + new
+
+        assert (double(1), double(1, new=2), double.__doc__) == (1, 3, "Return a sum.")
+        with pytest.warns(DeprecationWarning, match="old= .* use new=") as caught:
+            assert double(1, old=3) == 4
+        assert caught[0].filename == __file__
+        with pytest.raises(TypeError, match="deprecated name of new"):
+            double(1, old=3, new=4)
+
+    def test_attributes(self):
+        class Thing:
+            old = renamed_attribute("old", "new")
+            new = 1
+
+        thing = Thing()
+        with pytest.warns(DeprecationWarning, match=r"Thing\.old .* use new") as caught:
+            assert thing.old == 1
+        with pytest.warns(DeprecationWarning, match=r"Thing\.old .* use new"):
+            thing.old = 2
+        assert thing.new == 2
+        assert caught[0].filename == __file__

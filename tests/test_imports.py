@@ -33,6 +33,19 @@ def test_every_name_is_there(package):
         module.nothing  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("Query", "LDPQuery"), ("Answer", "LDPAnswer")]
+)
+def test_a_renamed_name_works_and_warns(old, new):
+    module = importlib.import_module("botorch_dp.optimizers")
+    match = f"botorch_dp.optimizers.{old} is deprecated .*optimizers.{new}"
+    for _ in range(2):  # not only the first time
+        with pytest.warns(DeprecationWarning, match=match) as caught:
+            assert getattr(module, old) is getattr(module, new)
+        assert caught[0].filename == __file__
+    assert old not in module.__all__
+
+
 @pytest.mark.parametrize("package", ["botorch_dp.models", "botorch_dp.optimizers"])
 def test_no_name_shares_its_name_with_a_module(package):
     """Importing the module would put it in the name's place."""

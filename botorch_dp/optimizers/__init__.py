@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.gibo.noisy_gradient_descent import NoisyGradientDescent
     from botorch_dp.optimizers.ldp.client import LDPBOClient
     from botorch_dp.optimizers.ldp.gradient_release import LocalRelease, longest_message
-    from botorch_dp.optimizers.ldp.messages import Answer, Query
+    from botorch_dp.optimizers.ldp.messages import LDPAnswer, LDPQuery
     from botorch_dp.optimizers.ldp.server import LDPBOServer
     from botorch_dp.optimizers.ldp.sgd import LDPSGD
     from botorch_dp.optimizers.ldp.simulation import LDPBO
@@ -44,15 +44,16 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
-    "Answer",
     "DPFTSServer",
     "FTSAgent",
     "FTSAgents",
     "FederatedResult",
     "FederatedSimulation",
     "Federation",
+    "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
+    "LDPQuery",
     "LocalRelease",
     "NoisyGradientDescent",
     "OnlineBO",
@@ -61,7 +62,6 @@ __all__ = [
     "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
-    "Query",
     "RandomSearch",
     "Step",
     "StepSchedule",
@@ -72,4 +72,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_imports(__name__)
+    __getattr__, __dir__ = lazy_imports(
+        __name__, renamed={"Answer": "LDPAnswer", "Query": "LDPQuery"}
+    )

@@ -1,25 +1,26 @@
-"""What users have spent who answer once each: the costliest answers, and how many."""
+"""The privacy spending of users who answer once each."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from botorch_dp._deprecated import renamed_names
 from botorch_dp._validation import check_choice, check_count
-from botorch_dp.privacy import (
-    Certificate,
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.certificate import Certificate
+from botorch_dp.privacy.entries import NOISE_NAMES
+from botorch_dp.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
-    Ledger,
     PrivacyEvent,
     PureEvent,
-    SystemNoise,
     ZCDPEvent,
+    check_event,
 )
-from botorch_dp.privacy.entries import NOISE_NAMES
-from botorch_dp.privacy.events import check_event
+from botorch_dp.privacy.ledger import Ledger
+from botorch_dp.privacy.noise import SystemNoise
 
-# How costly an event is beside others of its kind, whatever delta is.
+# Orders the events of one kind by cost. The order is the same for every delta.
 _COSTS: dict[type[PrivacyEvent], Callable[[Any], float]] = {
     GaussianEvent: lambda event: -event.noise_multiplier,
     LaplaceEvent: lambda event: -event.noise_multiplier,
@@ -28,16 +29,17 @@ _COSTS: dict[type[PrivacyEvent], Callable[[Any], float]] = {
 }
 
 
-class OneAnswerEach:
-    """Takes the charges of a stream of users, in constant memory.
+class UserAccount:
+    """Accepts the charges of a stream of users, in constant memory.
 
-    Every charge is another user's. Users do not compose: what holds for all of them is
-    what holds for the one whose answer cost most. Of each kind of noise the costliest
-    answer is kept, as kinds cannot be compared for every delta at once.
+    Every charge belongs to another user. Charges of different users do not compose, so
+    the guarantee of the costliest answer holds for all users. The account keeps the
+    costliest answer of each kind of noise, because no order of kinds is valid for every
+    delta.
 
     Example:
         >>> from botorch_dp.privacy import GaussianEvent
-        >>> spent = OneAnswerEach()
+        >>> spent = UserAccount()
         >>> for multiplier in (3.0, 2.0, 4.0):
         ...     spent.charge(GaussianEvent(noise_multiplier=multiplier))
         >>> spent.num_users, spent.certificate().guarantee
@@ -63,7 +65,7 @@ class OneAnswerEach:
         """Record an answer. ``count`` is the number of replications, not of users."""
         del count, mechanism
         check_choice("unit", unit, ("user",))
-        if self._last != (event, adjacency, noise):  # what was just compared
+        if self._last != (event, adjacency, noise):  # usually the same as before
             check_event(event, check_choice("adjacency", adjacency, ("replace_one",)))
             check_choice("noise", noise, NOISE_NAMES)
             self._take(event)
@@ -72,13 +74,9 @@ class OneAnswerEach:
         self.num_users += 1
 
     def _take(self, event: PrivacyEvent) -> None:
-        if not self.covers(event):
-            self._worst[type(event)] = event
-
-    def covers(self, event: PrivacyEvent) -> bool:
-        """Return whether an answer of this kind was recorded that cost as much."""
         cost, worst = _COSTS[type(event)], self._worst.get(type(event))
-        return worst is not None and cost(worst) >= cost(event)
+        if worst is None or cost(worst) < cost(event):
+            self._worst[type(event)] = event
 
     def certificate(
         self,
@@ -87,11 +85,11 @@ class OneAnswerEach:
         assumptions: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> Certificate:
-        """Certify what holds for every user: at each delta the largest epsilon.
+        """Certify what is guaranteed to every user: the largest epsilon at each delta.
 
         Args:
-            deltas: At which to state epsilon.
-            assumptions: Under which the guarantee holds.
+            deltas: The values of delta at which to state epsilon.
+            assumptions: The assumptions of the guarantee.
             parameters: Public parameters to state.
         """
         certificates = []
@@ -120,19 +118,13 @@ class OneAnswerEach:
             noise=tuple(sorted(self._noise)),
         )
 
-    def merge(self, other: "OneAnswerEach") -> None:
-        """Take in what the same users have spent by another account."""
+    def merge(self, other: "UserAccount") -> None:
+        """Add what another account recorded about the same users."""
         for event in other._worst.values():
             self._take(event)
         self._noise |= other._noise
         self._last = None
         self.num_users = max(self.num_users, other.num_users)
-
-    def copy(self) -> "OneAnswerEach":
-        """Return an account of its own with the same charges."""
-        other = copy.copy(self)
-        other._worst, other._noise = dict(self._worst), set(self._noise)
-        return other
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values, for :meth:`from_state_dict`."""
@@ -143,16 +135,30 @@ class OneAnswerEach:
         }
 
     @classmethod
-    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> "OneAnswerEach":
-        """Return what :meth:`state_dict` described."""
+    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> "UserAccount":
+        """Return the account that :meth:`state_dict` described.
+
+        Raises:
+            InvalidArgumentError: If it is not such a state.
+        """
         spent = cls()
-        for state in state_dict["worst"]:
-            event = PrivacyEvent.from_dict(state)
-            check_event(event, "replace_one")
-            spent._take(event)
-        for name in state_dict["noise"]:
-            spent._noise.add(check_choice("noise", name, NOISE_NAMES))
-        spent.num_users = check_count("num_users", state_dict["num_users"], minimum=0)
-        if len({bool(spent.num_users), bool(spent._worst), bool(spent._noise)}) > 1:
-            raise ValueError(f"{spent.num_users} users, and a cost of {state_dict!r}")
+        try:
+            for state in state_dict["worst"]:
+                event = PrivacyEvent.from_dict(state)
+                check_event(event, "replace_one")
+                spent._take(event)
+            for name in state_dict["noise"]:
+                spent._noise.add(check_choice("noise", name, NOISE_NAMES))
+            num_users = state_dict["num_users"]
+            spent.num_users = check_count("num_users", num_users, minimum=0)
+            if len({bool(spent.num_users), bool(spent._worst), bool(spent._noise)}) > 1:
+                raise ValueError(f"{num_users} users do not fit the other entries")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"state_dict is not a state of a UserAccount: {error!r}."
+            ) from error
         return spent
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed_names(__name__, {"OneAnswerEach": "UserAccount"})

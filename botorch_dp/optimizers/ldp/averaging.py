@@ -1,32 +1,38 @@
-r"""Averages of iterates in constant memory: steadier than the last one under noise."""
+"""Averages of iterates in constant memory. Under noise they vary less than iterates."""
 
-import math
-from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_positive
+from botorch_dp._validation import (
+    check_choice,
+    check_count,
+    check_nonnegative,
+    check_positive,
+    check_tensor,
+)
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.core.state import Stateful
 
 AVERAGES = ("suffix", "running", "exponential", "last")
 
 
-class IterateAverage:
-    r"""An average of the iterates seen so far.
+class IterateAverage(Stateful):
+    """An average of the iterates seen so far.
 
-    * ``"running"``: of all of them, as in Polyak's and the paper's averages. The way
-      from the start weighs as much as the end.
-    * ``"suffix"``: of the last half to three quarters of them: those since the last but
-      one power of two, for which two sums suffice.
-    * ``"exponential"``: weights that halve every ``half_life`` steps: follows a drift.
-    * ``"last"``: no average.
+    * ``"running"``: all iterates, as in Polyak's and the paper's averages. The first
+      ones weigh as much as the last.
+    * ``"suffix"``: the last half to three quarters of the iterates, namely those since
+      the last but one power of two. Two sums suffice for it.
+    * ``"exponential"``: weights that halve every ``half_life`` steps, for drifts.
+    * ``"last"``: the last iterate.
 
     Args:
         kind: One of the above.
-        x: A ``batch_shape x d`` tensor: what to report before any iterate.
-        half_life: In steps, for ``"exponential"``.
+        x: The value to report before the first iterate, a ``batch_shape x d`` tensor.
+        half_life: The half-life of ``"exponential"``, in steps.
 
     Example:
         >>> average = IterateAverage("running", torch.zeros(1))
@@ -40,16 +46,16 @@ class IterateAverage:
         self.kind = check_choice("average", kind, AVERAGES)
         if (half_life is None) == (kind == "exponential"):
             raise InvalidArgumentError(
-                "half_life must be given with average='exponential', and only then; "
-                f"got average={kind!r}, half_life={half_life!r}."
+                "half_life must be given if and only if average='exponential', got "
+                f"average={kind!r}, half_life={half_life!r}."
             )
         self.half_life = None
         if half_life is not None:
             self.half_life = check_positive("half_life", half_life)
         self._last = x
         self._count = 0
-        # Sums and their weights: up to the last power of two, and since. In double
-        # precision: a stream may be long.
+        # Sums and their weights, before and since the last power of two. They are in
+        # double precision because a stream may be long.
         self._before = torch.zeros_like(x, dtype=torch.float64)
         self._since = torch.zeros_like(x, dtype=torch.float64)
         self._before_weight = self._since_weight = 0.0
@@ -63,7 +69,7 @@ class IterateAverage:
         return ((self._before + self._since) / weight).to(self._last)
 
     def update(self, x: Tensor) -> None:
-        """Take one more iterate, ``batch_shape x d``."""
+        """Add an iterate, ``batch_shape x d``."""
         self._count += 1
         if self.kind == "last":
             self._last = x
@@ -79,35 +85,35 @@ class IterateAverage:
             self._since = self._since + x
             self._since_weight += 1.0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs to go on."""
+    def settings(self) -> dict[str, Any]:
+        """Return the public parameters, as plain values."""
         return {
-            "last": self._last.clone(),
-            "before": self._before.clone(),
-            "since": self._since.clone(),
+            "method": "average of iterates",
+            "average": self.kind,
+            "half_life": self.half_life,
+            "shape": list(self._last.shape),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "last": self._last,
+            "before": self._before,
+            "since": self._since,
             "weights": [self._before_weight, self._since_weight],
             "count": self._count,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state of an average of the same kind and shape."""
-        tensors = [state_dict[key] for key in ("last", "before", "since")]
-        if any(tensor.shape != self._last.shape for tensor in tensors):
-            raise InvalidArgumentError(
-                f"state_dict must be of an average of shape {tuple(self._last.shape)}."
-            )
-        before, since = map(float, state_dict["weights"])
-        count = int(state_dict["count"])
-        weighed = self.kind == "last" or count == 0 or before + since > 0
-        if not (
-            weighed and min(before, since, count) >= 0 and before + since < math.inf
-        ):
-            raise InvalidArgumentError(
-                f"state_dict must have weights, got {before!r} and {since!r}."
-            )
-        if not all(tensor.isfinite().all() for tensor in tensors):
-            raise InvalidArgumentError("state_dict must be finite.")
-        self._last = tensors[0].to(self._last)
-        self._before, self._since = (t.to(self._since) for t in tensors[1:])
-        self._before_weight, self._since_weight = before, since
-        self._count = count
+    def _check_state(self, state: dict[str, Any]) -> None:
+        for key in ("last", "before", "since"):
+            check_tensor(key, state[key], self._last.shape, finite=True)
+        before, since = (check_nonnegative("weights", w) for w in state["weights"])
+        count = check_count("count", state["count"], minimum=0)
+        if count and self.kind != "last" and not 0 < before + since < inf:
+            raise ValueError(f"weights {before!r} and {since!r} of {count} iterates")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._last = state["last"].to(self._last)
+        self._before = state["before"].to(self._before)
+        self._since = state["since"].to(self._since)
+        self._before_weight, self._since_weight = map(float, state["weights"])
+        self._count = state["count"]

@@ -1,22 +1,15 @@
-r"""What a user sends: its clipped gradient with noise of its own.
+r"""What a user sends: its clipped gradient plus its own noise.
 
-Whoever the user is, a gradient clipped to norm B lies within 2 B of any other user's.
-That is the sensitivity, in the L2 norm for Gaussian noise and in the L1 norm for
-Laplace noise, where clipping is in the L1 norm, too.
+A gradient clipped to norm B is within 2 B of any other user's gradient. This is the
+sensitivity: in the L2 norm for Gaussian noise, and in the L1 norm for Laplace noise,
+for which clipping is in the L1 norm as well.
 
 References:
     .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
         Wasserstein Compression. Its Corollary B.1 adds noise of standard deviation
-        :math:`B \sqrt{q / (2 \epsilon)}` for :math:`(q, \epsilon)` Renyi privacy; with
-        the sensitivity 2 B it has to be :math:`B \sqrt{2 q / \epsilon}`, which is what
-        ``RDP`` gives here. Its Laplace noise needs the L1 sensitivity.
-    .. [Hsu2012tail] D. Hsu, S. Kakade and T. Zhang. A Tail Inequality for Quadratic
-        Forms of Subgaussian Random Vectors. Electronic Communications in Probability,
-        2012. Its theorem, with the identity for A.
-    .. [Canonne2020discrete] C. Canonne, G. Kamath and T. Steinke. The Discrete Gaussian
-        for Differential Privacy. NeurIPS 2020. It is subgaussian.
-    .. [Bakry2014markov] D. Bakry, I. Gentil and M. Ledoux. Analysis and Geometry of
-        Markov Diffusion Operators. 2014. Section 4.4, on exponential tails.
+        :math:`B \sqrt{q / (2 \epsilon)}` for :math:`(q, \epsilon)` Renyi privacy. The
+        sensitivity 2 B needs :math:`B \sqrt{2 q / \epsilon}`, which is what ``RDP``
+        gives here. Its Laplace noise needs the L1 sensitivity.
 """
 
 import math
@@ -29,10 +22,12 @@ from scipy.special import gammainccinv
 from torch import Tensor
 
 from botorch_dp._validation import (
+    check_callable,
     check_choice,
     check_clip_norm,
     check_count,
     check_nonnegative,
+    check_private_tensor,
     check_probability,
 )
 from botorch_dp.exceptions import (
@@ -40,40 +35,38 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     WeakGuaranteeWarning,
 )
-from botorch_dp.privacy import (
-    GDP,
-    ApproxDP,
-    GaussianMechanism,
-    Guarantee,
-    LaplaceMechanism,
-    Ledger,
-    PrivacyEvent,
-    SecureNoise,
-    SeededNoise,
+from botorch_dp.privacy.calibration import (
+    check_guarantee,
     classical_gaussian_noise_std,
-    clip_rows,
 )
-from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.ledger import Chargeable
+from botorch_dp.privacy.clipping import clip_rows
+from botorch_dp.privacy.events import PrivacyEvent
+from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
+from botorch_dp.privacy.ledger import Chargeable, Ledger
+from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism
+from botorch_dp.privacy.noise import SecureNoise, SeededNoise
 
 MECHANISMS = ("gaussian", "classical", "laplace")
 _WEAK_DELTA = 1e-2
-# What the grid of secure noise may add to the length of a message, in clip norms.
+# The most that the grid of secure noise adds to the length of a message, in clip norms.
 _GRID_SLACK = 0.25
 
 
 class LocalRelease:
-    r"""Clips a user's gradient, and adds noise to it.
+    r"""Charges for a user's gradient, clips it and adds noise.
+
+    A client (:class:`LDPBOClient`) and a simulation (:class:`LDPBO`) release gradients
+    through this class alone.
 
     Args:
-        guarantee: What one message has to meet. ``ApproxDP`` is calibrated by the
-            analytic formula, ``GDP`` and ``RDP`` exactly; ``PureDP`` takes Laplace
+        guarantee: The guarantee of one message. ``ApproxDP`` is calibrated by the
+            analytic formula, ``GDP`` and ``RDP`` exactly. ``PureDP`` needs Laplace
             noise.
         clip_norm: The bound B.
         mechanism: ``"gaussian"``, ``"laplace"`` (clips in the L1 norm), or
             ``"classical"``: the textbook Gaussian calibration, to reproduce a paper.
-        generator: Seeds the noise: for experiments only.
-        secure: Exact discrete noise.
+        generator: A seeded generator of the noise, for experiments only.
+        secure: Whether to draw exact discrete noise.
 
     Example:
         >>> from botorch_dp import GDP, Ledger
@@ -113,7 +106,7 @@ class LocalRelease:
                     f"delta), got {guarantee!r}."
                 )
             with warnings.catch_warnings():
-                # What it really gives is what is charged and certified.
+                # Its true cost is charged and certified.
                 warnings.simplefilter("ignore", WeakGuaranteeWarning)
                 noise_std = classical_gaussian_noise_std(
                     guarantee, sensitivity=sensitivity
@@ -136,41 +129,67 @@ class LocalRelease:
         return self._mechanism.noise_std
 
     def __call__(
-        self, private_gradients: Tensor, *, ledger: Chargeable, batch_dims: int = 0
+        self,
+        private_gradients: Tensor,
+        *,
+        ledger: Chargeable,
+        batch_dims: int | None = None,
     ) -> Tensor:
-        """Clip, charge, add noise: in this order. The result may be sent to anyone.
+        """Check, charge, clip and add noise, in this order.
 
         Args:
-            private_gradients: A ``batch_shape x p`` tensor, one user's gradient or
-                several users'. One that is not finite counts as zero.
-            ledger: What is charged.
-            batch_dims: How many leading dimensions index users.
+            private_gradients: A ``batch_shape x p`` tensor with one user's gradient in
+                each row. A gradient that is not finite counts as zero.
+            ledger: The ledger to charge, once for each row.
+            batch_dims: The number of dimensions of ``batch_shape``. If given, it must
+                be one less than the dimensions of ``private_gradients``.
+
+        Returns:
+            A ``batch_shape x p`` tensor of messages, which may be published.
         """
-        clipped = clip_rows(private_gradients, self.clip_norm, norm=self._norm)
-        return self._mechanism.release(clipped, ledger=ledger, batch_dims=batch_dims)
+        check_private_tensor("private_gradients", private_gradients, min_dim=1)
+        rows = private_gradients.dim() - 1
+        if batch_dims not in (None, rows):
+            raise InvalidArgumentError(
+                f"batch_dims must be {rows} for private_gradients with {rows + 1} "
+                "dimensions: each row is clipped as one user's gradient. Got "
+                f"{batch_dims!r}."
+            )
+        return self.charge_first(
+            lambda: private_gradients,
+            ledger=ledger,
+            size=private_gradients.shape[-1],
+            device=private_gradients.device,
+            count=private_gradients.shape[:-1].numel(),
+        )
 
     def charge_first(
         self,
-        private_gradient: Callable[[], Tensor],
+        private_gradients: Callable[[], Tensor],
         *,
         ledger: Chargeable,
         size: int,
         device: torch.device,
+        count: int = 1,
     ) -> Tensor:
-        """Charge, and only then compute a gradient, clip it and add noise.
+        """Charge, and only then compute gradients, clip them and add noise.
 
-        For a gradient from a user's own code: whatever that code does, it was paid for.
+        A gradient may come from a user's own code. Whatever that code does, the ledger
+        has been charged.
 
         Args:
-            private_gradient: Returns one user's gradient, a tensor of ``size`` numbers.
-            ledger: What is charged.
-            size: How many numbers the message has.
-            device: Where the gradient will be.
+            private_gradients: A function that returns ``count`` rows of ``size``
+                numbers, one user's gradient in each row.
+            ledger: The ledger to charge.
+            size: The number of numbers in a message.
+            device: The device of the gradients.
+            count: The number of messages.
         """
         self._mechanism.noise_source.check_device(device)
-        self.charge(ledger, size=size)
-        paid = _PaidFor(self._mechanism.event(size))
-        return self(private_gradient(), ledger=paid)
+        self.charge(ledger, size=size, count=count)
+        paid = _PaidFor(self._mechanism.event(size), count)
+        rows = clip_rows(private_gradients(), self.clip_norm, norm=self._norm)
+        return self._mechanism.release(rows, ledger=paid, batch_dims=rows.dim() - 1)
 
     def fits(self, ledger: Ledger, *, size: int) -> bool:
         """Return whether the ledger allows one more message of ``size`` numbers."""
@@ -180,15 +199,18 @@ class LocalRelease:
         """Raise unless the ledger allows one more message of ``size`` numbers."""
         if not self.fits(ledger, size=size):
             raise BudgetExceededError(
-                f"Another message would pass the cap {ledger.cap!r}: nothing was "
+                f"Another message would exceed the cap {ledger.cap!r}: nothing was "
                 "evaluated, recorded or drawn."
             )
 
-    def charge(self, ledger: Chargeable, *, size: int) -> None:
-        """Charge a message of ``size`` numbers that is not sent, or was and is lost."""
+    def charge(self, ledger: Chargeable, *, size: int, count: int = 1) -> None:
+        """Charge for messages of ``size`` numbers without sending any."""
         mechanism = self._mechanism
+        expected = "a Ledger or a PrivacyAccountant"
+        check_callable("ledger", getattr(ledger, "charge", None), expected=expected)
         ledger.charge(
             mechanism.event(size),
+            count=count,
             mechanism=mechanism.name,
             adjacency=mechanism.adjacency,
             noise=mechanism.noise_source.name,
@@ -196,7 +218,7 @@ class LocalRelease:
         )
 
     def skip(self, like: Tensor) -> None:
-        """Draw the noise of a message and lose it, if it can be repeated."""
+        """Draw the noise of a message and discard it, if the noise is seeded."""
         source = self._mechanism.noise_source
         if isinstance(source, SeededNoise):
             draw = source.add_laplace if self._norm == "l1" else source.add_gaussian
@@ -206,36 +228,17 @@ class LocalRelease:
 def longest_message(
     *, clip_norm: float, noise_std: float, dim: int, failure: float = 1e-6
 ) -> float:
-    r"""Return a length that an honest user's message hardly ever exceeds.
+    """Return a length that an honest user's message rarely exceeds.
 
-    A message is a gradient g of norm at most B plus noise z, so it is no longer than
-    :math:`B + \|z\|`. With standard deviation :math:`\sigma` on each of p numbers, z
-    exceeds the following lengths with probability at most :math:`\beta`; the largest of
-    them counts, so that the result holds for every kind of noise.
-
-    * Gaussian and discrete Gaussian noise are subgaussian ([Canonne2020discrete]_):
-      :math:`\sigma (\sqrt p + \sqrt{2 \log(1 / \beta)})` ([Hsu2012tail]_).
-    * Laplace noise of scale :math:`b = \sigma / \sqrt 2`:
-      :math:`\sigma \sqrt p + 2 b \log(3 / \beta)`. The norm is 1-Lipschitz,
-      :math:`E \|z\| \le \sigma \sqrt p`, and the distribution has the Poincare
-      constant :math:`4 b^2` in any dimension, which gives
-      :math:`P(\|z\| \ge E \|z\| + r) \le 3 e^{-r / (2 b)}` ([Bakry2014markov]_).
-      In few dimensions b times the upper quantile of a Gamma variable of shape p is
-      smaller, and holds since :math:`\|z\| \le \|z\|_1`.
-    * A discrete Laplace variable lies within one grid step of a Laplace variable with
-      the same quantiles. This and the rounding of g to the grid add at most
-      :math:`3 \sqrt p / 2` steps, which is less than B / 4 for a grid that a mechanism
-      accepts: its :math:`\sqrt p` (or, for Laplace noise, p) steps are at most a
-      twentieth of the sensitivity 2 B.
-
-    All of this is public, and to refuse longer messages is post-processing.
+    It is valid for every kind of noise, see ``docs/theory/longest_message.md``, and
+    depends on public facts only.
 
     Args:
         clip_norm: The bound B.
-        noise_std: The standard deviation of the noise on each number. If users have
-            different ones, the largest.
-        dim: How many numbers p a message has.
-        failure: The probability :math:`\beta` that an honest message is longer.
+        noise_std: The standard deviation of the noise on each number; the largest one
+            if users differ.
+        dim: The number p of numbers in a message.
+        failure: The probability that an honest message is longer.
 
     Example:
         >>> round(longest_message(clip_norm=1.0, noise_std=2.0, dim=2), 1)
@@ -254,21 +257,21 @@ def longest_message(
 
 
 class _PaidFor:
-    """Takes the charge of one release that a ledger was charged for before.
+    """Accepts the charge of a release that another ledger was charged for before.
 
     Args:
-        event: What was charged.
+        event: The event that was charged.
+        count: How many times it was charged.
     """
 
-    def __init__(self, event: PrivacyEvent) -> None:
-        self._event: PrivacyEvent | None = event
+    def __init__(self, event: PrivacyEvent, count: int = 1) -> None:
+        self._paid: tuple[PrivacyEvent, int] | None = (event, count)
 
     def charge(self, event: PrivacyEvent, *, count: int = 1, **labels: Any) -> None:
         """Raise unless this is the release that was paid for."""
         del labels
-        if event != self._event or count != 1:
+        if (event, count) != self._paid:
             raise BudgetExceededError(
-                f"One release of {self._event!r} was paid for, not {count} of "
-                f"{event!r}."
+                f"{(event, count)!r} was not paid for: the charge was {self._paid!r}."
             )
-        self._event = None
+        self._paid = None

@@ -1,4 +1,4 @@
-"""LDP-SGD: the same stream, with true gradients instead of losses.
+"""LDP-SGD: users send their true gradients instead of gradients from losses.
 
 References:
     .. [LDPBO2025] Online Differential Privacy Bayesian Optimization with Sliced
@@ -21,10 +21,10 @@ class GradientStream(Stream, Protocol):
 
 
 class LDPSGD(LDPBO):
-    """Stochastic gradient descent under local privacy, with every user's true gradient.
+    """Stochastic gradient descent under local privacy, with users' true gradients.
 
-    The same as :class:`LDPBO` but for where gradients come from: ``ask`` returns the
-    current parameter, ``tell`` takes gradients there.
+    It differs from :class:`LDPBO` only in where gradients come from: ``ask`` returns
+    the current parameter, and ``tell`` takes a gradient there.
 
     Example:
         >>> from botorch_dp import ApproxDP
@@ -39,14 +39,15 @@ class LDPSGD(LDPBO):
     noun = "the gradient of the user's loss"
 
     def ask(self) -> Tensor:
-        """Return where the next user has to take its gradient, ``batch_shape x p``."""
-        return self.x.clone()  # what a user does to it stays with the user
+        """Return the point for the next user's gradient, ``batch_shape x p``."""
+        return self.x.clone()  # a user may change it
 
     def tell(self, losses: Tensor) -> None:
-        """Take a step with the next user, who is never asked again.
+        """Take a step with the gradient of the next user.
 
         Args:
-            losses: Its private gradient at :meth:`ask`, a ``batch_shape x p`` tensor.
+            losses: The user's private gradient at :meth:`ask`, a ``batch_shape x p``
+                tensor.
         """
         self._check("gradients", losses, self.x.shape)
         self._step(losses)

@@ -1,4 +1,4 @@
-r"""Step sizes of a stream, from public facts alone.
+r"""Step sizes for a stream, computed from public facts alone.
 
 References:
     .. [Nemirovski2009robust] A. Nemirovski, A. Juditsky, G. Lan and A. Shapiro. Robust
@@ -24,9 +24,10 @@ class StepSchedule:
 
     Args:
         initial: The factor :math:`\eta_0`, above 0.
-        power: How fast it falls; 0 keeps it constant, to follow a drift.
-        offset: The number :math:`t_0` of steps that are left out: the largest.
-        longest_message: The length of gradient that the schedule is made for, if any:
+        power: The power :math:`\alpha` of the decay; 0 keeps the step size constant, to
+            follow a drift.
+        offset: The number :math:`t_0` of initial steps, the largest, that are left out.
+        longest_message: The longest gradient that the schedule is made for, if any.
             :class:`LDPBOServer` refuses longer ones.
 
     Example:
@@ -57,23 +58,23 @@ class StepSchedule:
         r"""Return the schedule :math:`R / (2 G \sqrt{t + 100})` for noisy gradients.
 
         With clipped gradients and noise of variance :math:`\sigma^2` on each of p
-        numbers, a message has mean square at most :math:`G^2 = B^2 + p \sigma^2`; from
+        numbers, a message has mean square at most :math:`G^2 = B^2 + p \sigma^2`. From
         a start within R of the minimum of a convex loss, steps proportional to
-        :math:`R / (G \sqrt t)` bring the average's loss within a constant factor of
-        the best that holds for all such problems ([Nemirovski2009robust]_). The factor
-        one half and the 100 steps left out keep the noise of the first T steps from
-        carrying the parameter further than :math:`R \sqrt{\log(1 + T / 100)} / 2`;
-        they were chosen on generated linear and logistic regressions in 2, 5 and 20
-        dimensions. Everything here is public. The schedule also knows the length that
-        an honest message hardly ever exceeds, see :func:`longest_message`.
+        :math:`R / (G \sqrt t)` bring the loss of the average within a constant factor
+        of the best possible bound for all such problems ([Nemirovski2009robust]_). The
+        factor one half and the 100 steps left out ensure that the noise of the first T
+        steps does not move the parameter further than
+        :math:`R \sqrt{\log(1 + T / 100)} / 2`. They were chosen on generated linear and
+        logistic regressions in 2, 5 and 20 dimensions. All of this is public. The
+        schedule also includes :func:`longest_message`.
 
         Args:
             radius: How far from the start the minimum may be: a guess made without
                 private data.
             clip_norm: The bound B on a user's gradient.
-            noise_std: The standard deviation of the noise on each number. If users have
-                different ones, the largest.
-            dim: How many numbers p there are.
+            noise_std: The standard deviation of the noise on each number; the largest
+                one if users differ.
+            dim: The number p of parameters.
         """
         radius = check_positive("radius", radius)
         clip_norm = check_clip_norm("clip_norm", clip_norm)
@@ -87,6 +88,3 @@ class StepSchedule:
                 clip_norm=clip_norm, noise_std=noise_std, dim=dim
             ),
         )
-
-
-PUBLISHED_SCHEDULE = StepSchedule(initial=0.2, power=0.505)  # of the paper

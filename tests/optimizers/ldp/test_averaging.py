@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.ldp.averaging import AVERAGES, IterateAverage
+from tests.optimizers.problems import DOUBLE, same_state
 
 
 def iterates(count, **tkwargs):
@@ -75,6 +76,24 @@ class TestIterateAverage:
             IterateAverage("exponential", x)
         with pytest.raises(InvalidArgumentError, match="half_life must be given"):
             IterateAverage("suffix", x, half_life=3.0)
-        state = IterateAverage("suffix", torch.ones(3, **double)).state_dict()
-        with pytest.raises(InvalidArgumentError, match="of shape"):
-            IterateAverage("suffix", x).load_state_dict(state)
+
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            ({"count": float("inf")}, "count must be a whole number"),
+            ({"count": -1}, "count must be a whole number"),
+            ({"weights": [0.0, 0.0]}, "weights 0.0 and 0.0 of 5 iterates"),
+            ({"weights": [1e308, 1e308]}, "weights .* of 5 iterates"),
+            ({"weights": [-1.0, 2.0]}, "weights must be a finite number"),
+            ({"weights": [1.0]}, "not a state of IterateAverage: ValueError"),
+            ({"since": torch.full((3, 2), torch.nan, **DOUBLE)}, "since must be fin"),
+            ({"last": torch.zeros(2, **DOUBLE)}, "last must be"),
+            ({"before": None}, "before must be"),
+        ],
+    )
+    def test_refuses_broken_states(self, change, match):
+        average = averaged("suffix", iterates(5, **DOUBLE))
+        before = average.state_dict()
+        with pytest.raises(OptimizerStateError, match=match):
+            average.load_state_dict({**before, **change})
+        assert same_state(average.state_dict(), before)

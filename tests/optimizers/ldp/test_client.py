@@ -25,7 +25,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     MessageError,
 )
-from botorch_dp.optimizers import Query
+from botorch_dp.optimizers import LDPQuery
 from botorch_dp.optimizers.core.private_values import mallows_weighted
 from botorch_dp.optimizers.ldp import gradient_release as local_release
 from botorch_dp.privacy import audit_epsilon, audit_mu, mu_audit_power
@@ -50,7 +50,7 @@ def query(step=1, x=None, **kwargs):
     x = torch.zeros(P, **DOUBLE) if x is None else x
     if not kwargs:
         kwargs = {"half_width": 0.2}
-    return Query(RUN, step, x, **kwargs)
+    return LDPQuery(RUN, step, x, **kwargs)
 
 
 class TestAnswer:
@@ -382,9 +382,11 @@ def queries():
     points = torch.randn(4, P, generator=generator, **DOUBLE)
     weights = torch.randn(P, 4, generator=generator, **DOUBLE)
     return {
-        "stencil": Query(RUN, 1, x, 0.2),
-        "random dictionary": Query(RUN, 1, x, points=points, weights=weights),
-        "hostile dictionary": Query(RUN, 1, x, points=points, weights=1e12 * weights),
+        "stencil": LDPQuery(RUN, 1, x, 0.2),
+        "random dictionary": LDPQuery(RUN, 1, x, points=points, weights=weights),
+        "hostile dictionary": LDPQuery(
+            RUN, 1, x, points=points, weights=1e12 * weights
+        ),
     }
 
 
@@ -501,10 +503,10 @@ class TestAudit:
 
 class TestFleet:
     def test_a_refusal_leaves_the_server_as_it_was(self):
-        step = StepSchedule.for_noise(
+        step_sizes = StepSchedule.for_noise(
             radius=1.0, clip_norm=B, noise_std=client().noise_std, dim=P
         )
-        server = LDPBOServer(torch.zeros(P, **DOUBLE), step=step)
+        server = LDPBOServer(torch.zeros(P, **DOUBLE), step_sizes=step_sizes)
         user = client()
         assert server.visit(user)
         state = server.state_dict()

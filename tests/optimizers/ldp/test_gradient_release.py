@@ -156,12 +156,47 @@ class TestChargeFirst:
     def test_nothing_else_is_paid_for(self):
         event = GaussianEvent(2.0)
         for other in ({"event": GaussianEvent(1.0)}, {"event": event, "count": 2}):
-            with pytest.raises(BudgetExceededError, match="was paid for"):
+            with pytest.raises(BudgetExceededError, match="was not paid for"):
                 _PaidFor(event).charge(**other)
         paid = _PaidFor(event)
         paid.charge(event, mechanism="gaussian")
-        with pytest.raises(BudgetExceededError, match="was paid for"):
+        with pytest.raises(BudgetExceededError, match="was not paid for"):
             paid.charge(event)
+        _PaidFor(event, 2).charge(event, count=2)
+        with pytest.raises(BudgetExceededError, match="was not paid for"):
+            _PaidFor(event, 2).charge(event)
+
+
+class TestRows:
+    """Each row is one user's gradient: clipped, noised and charged by itself."""
+
+    def test_a_batch_is_charged_once_for_each_row(self):
+        ledger = Ledger()
+        rows = torch.zeros(2, 4, 3, **DOUBLE)
+        for batch_dims in ({}, {"batch_dims": 2}):
+            LocalRelease(GDP(0.5), B)(rows, ledger=ledger, **batch_dims)
+        assert [entry.count for entry in ledger.entries] == [8, 8]
+
+    def test_rows_are_no_single_release(self):
+        # Eight rows of norm B have the norm B sqrt(8), which the noise does not cover.
+        ledger, rows = Ledger(), torch.zeros(2, 4, 3, **DOUBLE)
+        for batch_dims in (0, 1, 3):
+            with pytest.raises(InvalidArgumentError, match="batch_dims must be 2"):
+                LocalRelease(GDP(0.5), B)(rows, ledger=ledger, batch_dims=batch_dims)
+        assert len(ledger) == 0
+
+    @pytest.mark.parametrize(
+        ("gradients", "ledger", "match"),
+        [
+            (torch.zeros(3, **DOUBLE), None, "ledger must be a Ledger or a Privacy"),
+            (torch.zeros((), **DOUBLE), Ledger(), "at least 1 dimension"),
+            ([0.0], Ledger(), r"private_gradients must be a torch\.Tensor"),
+        ],
+    )
+    def test_bad_arguments_are_not_charged(self, gradients, ledger, match):
+        with pytest.raises(InvalidArgumentError, match=match):
+            LocalRelease(GDP(0.5), B)(gradients, ledger=ledger)
+        assert ledger is None or len(ledger) == 0
 
 
 class TestLongestMessage:

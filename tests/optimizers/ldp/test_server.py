@@ -11,7 +11,7 @@ from botorch_dp.exceptions import (
     MessageError,
     OptimizerStateError,
 )
-from botorch_dp.optimizers import Answer, longest_message
+from botorch_dp.optimizers import LDPAnswer, longest_message
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
 P = 3
@@ -20,7 +20,7 @@ MODES = ["stencil", "swc"]
 
 def server(x=None, mode="stencil", **kwargs):
     x = torch.zeros(P, **DOUBLE) if x is None else x
-    kwargs.setdefault("step", StepSchedule(0.1))
+    kwargs.setdefault("step_sizes", StepSchedule(0.1))
     kwargs.setdefault("max_norm", math.inf)
     return LDPBOServer(x, mode=mode, **kwargs)
 
@@ -30,17 +30,17 @@ def feed(to, count, seed=0, scale=1.0):
     for _ in range(count):
         asked = to.query()
         message = scale * torch.randn(P, generator=generator, **DOUBLE)
-        to.receive(Answer(asked.run, asked.step, message).to_bytes())
+        to.receive(LDPAnswer(asked.run_id, asked.step, message).to_bytes())
     return to
 
 
 class TestFollows:
     def test_steps_and_average(self):
-        ours = server(average="running", step=StepSchedule(0.5, power=0.5))
+        ours = server(average="running", step_sizes=StepSchedule(0.5, power=0.5))
         generator, x, sum_x = seeded(0), torch.zeros(P, **DOUBLE), 0.0
         for t in range(1, 11):
             message = torch.randn(P, generator=generator, **DOUBLE)
-            ours.receive(Answer(ours.run, t, message))
+            ours.receive(LDPAnswer(ours.run_id, t, message))
             x = x - 0.5 / t**0.5 * message
             sum_x = sum_x + x
         assert torch.allclose(ours.x, x)
@@ -66,7 +66,7 @@ class TestFollows:
     def test_reaches_the_mean_record_of_a_fleet(self):
         generator = seeded(7)
         records = 1.0 + 0.3 * torch.randn(400, P, generator=generator, **DOUBLE)
-        ours = server(step=StepSchedule(0.5, power=0.5))
+        ours = server(step_sizes=StepSchedule(0.5, power=0.5))
         for record in records:
             client = LDPBOClient(
                 lambda X, record=record: (X - record).square().sum(dim=-1) / 2,
@@ -83,7 +83,7 @@ class TestPublicState:
     def test_same_messages_same_state(self, mode):
         """Two streams of users whose answers are made the same."""
         ours, other = server(mode=mode), server(mode=mode)
-        other.run = ours.run
+        other.run_id = ours.run_id
         generator = seeded(5)
         for t in range(1, 31):
             message = torch.randn(P, generator=generator, **DOUBLE)
@@ -94,7 +94,7 @@ class TestPublicState:
                     1.0,
                 )
                 answer = user.answer(to.query())
-                to.receive(Answer(answer.run, answer.step, message))
+                to.receive(LDPAnswer(answer.run_id, answer.step, message))
             assert same_state(ours.state_dict(), other.state_dict()), t
         assert ours.query().to_bytes() == other.query().to_bytes()
 
@@ -120,48 +120,59 @@ class TestPublicState:
         for t in range(1, 26):
             message = torch.randn(P, generator=generator, **DOUBLE)
             if t > 12:
-                resumed.receive(Answer(half.run, t, message))
+                resumed.receive(LDPAnswer(half.run_id, t, message))
         assert torch.equal(resumed.x, whole.x)
         assert torch.equal(resumed.average, whole.average)
         assert torch.equal(resumed.surrogate.points, whole.surrogate.points)
 
-    def test_a_state_that_does_not_fit_changes_nothing(self):
-        ours = feed(server(), 5)
+    @pytest.mark.parametrize(
+        ("change", "match"),
+        [
+            ({"x": torch.zeros(2, **DOUBLE)}, "the parameter or the run"),
+            ({"x": torch.full((P,), float("nan"), **DOUBLE)}, "the parameter or"),
+            ({"x": None}, "'NoneType' object has no attribute"),
+            ({"run": "abc"}, "LDPBOServer: ValueError"),
+            ({"run": "abcd"}, "the parameter or the run"),
+            ({"num_steps": -1}, "num_steps must be a whole number"),
+            ({"num_steps": 4}, "another number of steps"),
+            ({"average": {}}, "KeyError"),
+            ({"average": {"count": 3}}, "state_dict must have version"),
+            ({"surrogate": {"points": torch.zeros(1, **DOUBLE)}}, "not a state of"),
+            ({"recent": None}, "TypeError"),
+        ],
+    )
+    def test_a_state_that_does_not_fit_changes_nothing(self, change, match):
+        ours, good = feed(server(), 5), feed(server(), 3).state_dict()
         before = ours.state_dict()
-        good = feed(server(), 3).state_dict()
-        bad = [
-            {},
-            {**good, "version": 9},
-            {**good, "x": torch.zeros(2, **DOUBLE)},
-            {**good, "x": torch.full((P,), float("nan"), **DOUBLE)},
-            {**good, "run": "abc"},
-            {**good, "num_steps": -1},
-            {**good, "average": {}},
-            {**good, "average": {**good["average"], "count": float("inf")}},
-            {**good, "average": {**good["average"], "count": 4}},
-            {**good, "average": {**good["average"], "weights": [0.0, 0.0]}},
-            {**good, "average": {**good["average"], "since": good["x"] * torch.nan}},
-            {**good, "surrogate": {"points": torch.zeros(1, **DOUBLE)}},
-            server(mode="swc").state_dict(),
-            server(step=StepSchedule(0.2)).state_dict(),
-        ]
-        for state in bad:
-            with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
-                ours.load_state_dict(state)
-            assert same_state(ours.state_dict(), before)
+        with pytest.raises(OptimizerStateError, match=match):
+            ours.load_state_dict({**good, **change})
+        assert same_state(ours.state_dict(), before)
 
-    def test_a_dictionary_that_does_not_fit_changes_nothing(self):
-        ours = feed(server(mode="swc"), 5)
-        before, good = ours.state_dict(), feed(server(mode="swc"), 3).state_dict()
-        dictionary = good["surrogate"]
-        for broken in (
-            {**dictionary, "x": dictionary["x"] + 1.0},
-            {**dictionary, "inverse": dictionary["inverse"] * torch.nan},
-            {**dictionary, "mask": torch.tensor(True, device="cpu")},
+    def test_states_of_other_settings(self):
+        ours = feed(server(), 5)
+        for other, match in (
+            (server(mode="swc"), "mode='swc' there, 'stencil' here"),
+            (server(step_sizes=StepSchedule(0.2)), "'initial': 0.2"),
+            (server(max_norm=3.0), "max_norm=3.0 there, None here"),
         ):
-            with pytest.raises(OptimizerStateError, match="not one of LDPBOServer"):
-                ours.load_state_dict({**good, "surrogate": broken})
-            assert same_state(ours.state_dict(), before)
+            with pytest.raises(OptimizerStateError, match=match):
+                ours.load_state_dict(other.state_dict())
+
+    @pytest.mark.parametrize(
+        ("key", "change"),
+        [
+            ("x", lambda x: x + 1.0),
+            ("inverse", lambda inverse: inverse * torch.nan),
+            ("mask", lambda _: torch.tensor(True, device="cpu")),
+        ],
+    )
+    def test_a_dictionary_that_does_not_fit_changes_nothing(self, key, change):
+        ours, good = feed(server(mode="swc"), 5), feed(server(mode="swc"), 3)
+        before, state = ours.state_dict(), good.state_dict()
+        state["surrogate"][key] = change(state["surrogate"][key])
+        with pytest.raises(OptimizerStateError, match="not a state of LDPBOServer"):
+            ours.load_state_dict(state)
+        assert same_state(ours.state_dict(), before)
 
 
 class TestHostileUsers:
@@ -170,10 +181,10 @@ class TestHostileUsers:
     B, SIGMA, RADIUS = 1.0, 2.0, 0.7
 
     def bounded(self, dim=P, sigma=SIGMA, **kwargs):
-        step = StepSchedule.for_noise(
+        step_sizes = StepSchedule.for_noise(
             radius=self.RADIUS, clip_norm=self.B, noise_std=sigma, dim=dim
         )
-        return LDPBOServer(torch.zeros(dim, **DOUBLE), step=step, **kwargs)
+        return LDPBOServer(torch.zeros(dim, **DOUBLE), step_sizes=step_sizes, **kwargs)
 
     @pytest.mark.parametrize("length", [1e3, 1e8, 1e200])
     @pytest.mark.parametrize("mode", MODES)
@@ -182,7 +193,7 @@ class TestHostileUsers:
         before = ours.state_dict()
         far = torch.tensor([length, 0.0, 0.0], **DOUBLE)
         with pytest.raises(MessageError, match="no longer than max_norm="):
-            ours.receive(Answer(ours.run, 1, far))
+            ours.receive(LDPAnswer(ours.run_id, 1, far))
         assert same_state(ours.state_dict(), before)
 
     @pytest.mark.parametrize("dim", [1, 2, 5, 20, 300])
@@ -193,7 +204,7 @@ class TestHostileUsers:
         assert ours.max_norm == longest
         far = torch.zeros(dim, **DOUBLE)
         far[0] = -longest * (1 - 1e-12)
-        ours.receive(Answer(ours.run, 1, far))
+        ours.receive(LDPAnswer(ours.run_id, 1, far))
         assert 0.0 < float(ours.x[0]) < self.RADIUS / 2
 
     @pytest.mark.parametrize(
@@ -214,15 +225,15 @@ class TestHostileUsers:
         assert ours.num_steps == 200
 
     def test_a_schedule_that_knows_nothing_needs_a_bound(self):
-        x, step = torch.zeros(P, **DOUBLE), StepSchedule(0.1)
+        x, sizes = torch.zeros(P, **DOUBLE), StepSchedule(0.1)
         with pytest.raises(
             InvalidArgumentError, match=r"max_norm must be given.*for_no"
         ):
-            LDPBOServer(x, step=step)
-        assert LDPBOServer(x, step=step, max_norm=7.0).max_norm == 7.0
-        endless = LDPBOServer(x, step=step, max_norm=math.inf)
+            LDPBOServer(x, step_sizes=sizes)
+        assert LDPBOServer(x, step_sizes=sizes, max_norm=7.0).max_norm == 7.0
+        endless = LDPBOServer(x, step_sizes=sizes, max_norm=math.inf)
         assert endless.settings()["max_norm"] is None  # as JSON has no infinity
-        endless.receive(Answer(endless.run, 1, torch.full((P,), 1e6, **DOUBLE)))
+        endless.receive(LDPAnswer(endless.run_id, 1, torch.full((P,), 1e6, **DOUBLE)))
         assert endless.x.tolist() == [-1e5] * P
 
     def test_a_bound_of_ones_own_comes_first(self):
@@ -236,14 +247,14 @@ class TestHostileUsers:
 
 class TestRefuses:
     def answer(self, to, **changes):
-        fields = {"run": to.run, "step": 1, "gradient": torch.zeros(P, **DOUBLE)}
-        return Answer(**{**fields, **changes})
+        fields = {"run_id": to.run_id, "step": 1, "gradient": torch.zeros(P, **DOUBLE)}
+        return LDPAnswer(**{**fields, **changes})
 
     @pytest.mark.parametrize(
         ("changes", "match"),
         [
-            ({"run": bytes(16)}, "another run"),
-            ({"step": 2}, "to step 2, the server is at 1"),
+            ({"run_id": bytes(16)}, "another run"),
+            ({"step": 2}, "to step 2, but the server is at step 1"),
             ({"gradient": torch.zeros(P + 1, **DOUBLE)}, "must have 3 numbers, got 4"),
             ({"gradient": torch.full((P,), float("nan"), **DOUBLE)}, "must be finite"),
         ],
@@ -259,7 +270,7 @@ class TestRefuses:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_answers_that_would_carry_it_out_of_the_world(self, mode, dtype):
         x = torch.zeros(P, dtype=dtype, device="cpu")
-        ours = server(x, mode=mode, step=StepSchedule(10.0))
+        ours = server(x, mode=mode, step_sizes=StepSchedule(10.0))
         state = ours.state_dict()
         for value in (1e39, 1.7e308):
             far = torch.full((P,), value, **DOUBLE)
@@ -282,7 +293,7 @@ class TestRefuses:
         resumed = server(max_staleness=3)
         resumed.load_state_dict(ours.state_dict())
         for to in (ours, resumed):
-            with pytest.raises(MessageError, match="followed before"):
+            with pytest.raises(MessageError, match="already received this answer"):
                 to.receive(answer)
         ours.receive(self.answer(ours))  # another one, as late
         assert ours.num_steps == 2
@@ -297,26 +308,46 @@ class TestRefuses:
     @pytest.mark.parametrize(
         ("kwargs", "match"),
         [
-            ({"x": [0.0]}, "initial_x must be a tensor"),
+            ({"x": [0.0]}, r"initial_x must be a \.\.\. x p tensor"),
             (
                 {"x": torch.zeros(3, dtype=torch.int64, device="cpu")},
-                "float32 or float64",
+                "float32 or torch.float64, got torch.int64",
             ),
-            ({"x": torch.full((2,), float("nan"), **DOUBLE)}, "must be a finite"),
-            ({"step": 0.1}, "step must be a StepSchedule"),
+            ({"x": torch.full((2,), float("nan"), **DOUBLE)}, "must be finite"),
+            ({"x": torch.zeros(0, 2, **DOUBLE)}, "initial_x must not be empty"),
+            (
+                {"x": torch.zeros((), **DOUBLE)},
+                r"initial_x must be a \.\.\. x p tensor",
+            ),
+            ({"step_sizes": 0.1}, "step_sizes must be a StepSchedule"),
             ({"mode": "grid"}, "mode must be one of"),
             ({"mode": "swc", "kappa": 0.0}, "kappa"),
             ({"mode": "swc", "kappa": -1.0}, "kappa"),
             ({"max_staleness": -1}, "max_staleness"),
             ({"average": "median"}, "average must be one of"),
-            ({"bounds": torch.zeros(3, 2, **DOUBLE)}, "bounds must be a 2 x 3"),
-            ({"bounds": torch.zeros(2, 3, **DOUBLE)}, "lower below upper"),
+            (
+                {"bounds": torch.zeros(3, 2, **DOUBLE)},
+                "bounds must be a 2 x 3 tensor",
+            ),
+            ({"bounds": torch.zeros(2, 3, **DOUBLE)}, "lower bound below its upper"),
             ({"bounds": torch.ones(2, 3, **DOUBLE).cumsum(0)}, "within bounds"),
         ],
     )
     def test_arguments(self, kwargs, match):
         with pytest.raises(InvalidArgumentError, match=match):
             server(**kwargs)
+
+    def test_old_names_work_and_warn(self):
+        x, sizes = torch.zeros(P, **DOUBLE), StepSchedule(0.1)
+        with pytest.warns(DeprecationWarning, match="step= is .* use step_sizes="):
+            ours = LDPBOServer(x, step=sizes, max_norm=1.0)
+        with pytest.warns(DeprecationWarning, match=r"LDPBOServer\.step is deprecated"):
+            assert ours.step is sizes
+        with pytest.warns(DeprecationWarning, match=r"LDPBOServer\.run is deprecated"):
+            assert ours.run == ours.run_id
+        with pytest.warns(DeprecationWarning, match="use run_id"):
+            ours.run = bytes(16)
+        assert ours.run_id == bytes(16)
 
     def test_a_batch_has_no_messages(self):
         with pytest.raises(OptimizerStateError, match="for simulations"):

@@ -1,4 +1,4 @@
-"""Streams of users simulated in one process, and the baselines beside it."""
+"""Streams of users simulated in one process."""
 
 import math
 import os
@@ -11,44 +11,17 @@ from itertools import pairwise
 import pytest
 import torch
 
-from botorch_dp import GDP, LDPBO, LDPSGD, ApproxDP, LDPBOClient, Ledger, StepSchedule
+from botorch_dp import GDP, LDPBO, LDPSGD, ApproxDP, LDPBOClient, StepSchedule
 from botorch_dp.exceptions import (
     InvalidArgumentError,
     OptimizerStateError,
     WeakGuaranteeWarning,
 )
 from botorch_dp.models import NystromSurrogate, Stencil
-from botorch_dp.optimizers import OnlineBO, OnlineSGD
-from botorch_dp.privacy import GaussianEvent, ZCDPEvent, audit_mu
-from botorch_dp.privacy.user_account import OneAnswerEach
+from botorch_dp.optimizers import LocalRelease, OnlineBO
+from botorch_dp.privacy import GaussianEvent, audit_mu
+from tests.optimizers.ldp.streams import Alone, Means, P, R, make
 from tests.optimizers.problems import DOUBLE, same_state, seeded
-
-P, R = 3, 4
-
-
-class Means:
-    """User t of replication r loses ||x - z||^2 / 2 with z around one."""
-
-    def __init__(self, seed=0, count=600, **tkwargs):
-        tkwargs = tkwargs or DOUBLE
-        noise = torch.randn(count, R, P, generator=seeded(seed), **tkwargs)
-        self.records = 1.0 + 0.5 * noise
-        self.seen = []
-
-    def losses(self, step, X):
-        self.seen.append(step)
-        return (X - self.records[step - 1].unsqueeze(-2)).square().sum(dim=-1) / 2
-
-    def gradients(self, step, x):
-        self.seen.append(step)
-        return x - self.records[step - 1]
-
-
-def make(cls=LDPBO, seed=1, guarantee=None, **kwargs):
-    x = kwargs.pop("x", torch.zeros(R, P, **DOUBLE))
-    generator = kwargs.pop("generator", seeded(seed))
-    guarantee = GDP(2.0) if guarantee is None else guarantee
-    return cls(x, guarantee, clip_norm=2.0, generator=generator, **kwargs)
 
 
 class TestRun:
@@ -59,11 +32,6 @@ class TestRun:
         # Noise of 2 on each of 600 messages: 0.08 on a mean; allow 6 of these.
         assert ((result.average - 1.0).abs() < 0.5).all()
         assert result.certificate.guarantee.mu == pytest.approx(2.0)
-
-    def test_is_sgd_where_the_stencil_is_exact(self):
-        ours = make().run(Means(), 200, progress=False)
-        theirs = make(LDPSGD).run(Means(), 200, progress=False)
-        assert torch.allclose(ours.average, theirs.average, atol=1e-10)
 
     def test_replications_are_runs_of_their_own(self):
         """Those of a batch, fed with the noise it drew, are those of one each."""
@@ -90,15 +58,31 @@ class TestRun:
 
             simulated.tell(losses(simulated.ask()))
             fleet.visit(LDPBOClient(losses, GDP(2.0), 2.0, generator=generator))
-        assert torch.allclose(simulated.x, fleet.x, atol=1e-12)
+        assert torch.equal(simulated.x, fleet.x)
+
+    def test_simulation_and_client_release_through_the_same_code(self, monkeypatch):
+        """Both charge, clip and add noise in one function, in this order."""
+        counts, real = [], LocalRelease.charge_first
+
+        def charge_first(self, *args, count=1, **kwargs):
+            counts.append(count)
+            return real(self, *args, count=count, **kwargs)
+
+        monkeypatch.setattr(LocalRelease, "charge_first", charge_first)
+        opt = make()
+        opt.tell(torch.zeros(R, 2 * P, **DOUBLE))
+        user = LDPBOClient(lambda X: X.sum(dim=-1), GDP(2.0), 2.0)
+        user.answer(make(x=torch.zeros(P, **DOUBLE)).server.query())
+        assert counts == [R, 1]
+        assert (opt.num_asked, len(user.ledger)) == (1, 1)
 
     def test_default_steps_come_from_public_facts(self):
         opt = make()
         expected = StepSchedule.for_noise(
             radius=math.sqrt(P), clip_norm=2.0, noise_std=2.0, dim=P
         )
-        assert opt.server.step == expected
-        assert make(radius=0.1).server.step.initial < expected.initial
+        assert opt.server.step_sizes == expected
+        assert make(radius=0.1).server.step_sizes.initial < expected.initial
 
     def test_history_stays_short(self):
         opt = make(OnlineBO0, x=torch.zeros(P, **DOUBLE))
@@ -151,7 +135,7 @@ class TestRun:
 def OnlineBO0(x, guarantee, *, clip_norm, generator, **kwargs):
     """A non-private run with the arguments of a private one."""
     del guarantee, clip_norm, generator
-    return OnlineBO(x, step=StepSchedule(0.2), **kwargs)
+    return OnlineBO(x, step_sizes=StepSchedule(0.2), **kwargs)
 
 
 class TestGuarantees:
@@ -197,7 +181,7 @@ class TestGuarantees:
                 torch.zeros(count, P, **DOUBLE),
                 GDP(1.0),
                 clip_norm=2.0,
-                step=StepSchedule(1.0),
+                step_sizes=StepSchedule(1.0),
                 generator=seeded(30 + int(sign)),
             )
             slope = torch.tensor([sign * 1e6, 0.0, 0.0], **DOUBLE)
@@ -209,7 +193,7 @@ class TestGuarantees:
 
     def test_public_state_depends_on_messages_alone(self):
         opts = [make(mode="swc") for _ in range(2)]
-        opts[1].server.run = opts[0].server.run
+        opts[1].server.run_id = opts[0].server.run_id
         for t in range(20):
             message = torch.randn(R, P, generator=seeded(t), **DOUBLE)
             for number, opt in enumerate(opts):
@@ -271,31 +255,45 @@ class TestState:
         other.load_state_dict(state)
         assert other.certificate().guarantee == opt.certificate().guarantee == GDP(1.0)
 
-    def test_refuses_other_states(self):
+    @pytest.mark.parametrize(
+        ("key", "change", "match"),
+        [
+            ("spent", {"num_users": 0, "worst": [], "noise": []}, "5 steps with 0 ans"),
+            ("spent", {"worst": [], "noise": []}, "5 users do not fit"),
+            ("spent", {"num_users": 4}, "5 steps with 4 answers"),
+            ("spent", {"noise": ["white"]}, "noise must be one of"),
+            ("spent", {"worst": [{"type": "nothing"}]}, "a UserAccount"),
+            ("stride", 0, "stride must be a whole number"),
+            ("history", [{}], "KeyError"),
+            ("server", {"num_steps": math.inf}, "num_steps must be a whole number"),
+            ("server", {"x": torch.zeros(1, **DOUBLE)}, "the parameter or the run"),
+            ("server", {"version": 1}, "version 2, got 1"),
+        ],
+    )
+    def test_refuses_broken_states(self, key, change, match):
         opt = make()
         opt.run(Means(), 5, progress=False)
-        good, before = opt.state_dict(), opt.state_dict()
-        bad = [
-            {},
-            None,
-            {**good, "spent": {"num_users": 0, "worst": [], "noise": []}},
-            {**good, "spent": {"num_users": 5, "worst": [], "noise": []}},
-            {**good, "spent": {**good["spent"], "num_users": 4}},
-            {**good, "spent": {**good["spent"], "noise": ["white"]}},
-            {**good, "spent": {**good["spent"], "worst": [{"type": "nothing"}]}},
-            {**good, "stride": 0},
-            {**good, "history": [{}]},
-            {**good, "history": [{**good["history"][0], "num_points": (3,)}]},
-            {**good, "server": {}},
-            {**good, "server": {**good["server"], "x": torch.zeros(1, **DOUBLE)}},
-            make(radius=0.5).state_dict(),
-            make(mode="swc").state_dict(),
-            make(LDPSGD).state_dict(),
-        ]
-        for state in bad:
-            with pytest.raises(OptimizerStateError, match="state_dict is not one of"):
-                opt.load_state_dict(state)
-            assert same_state(opt.state_dict(), before)
+        state, before = opt.state_dict(), opt.state_dict()
+        state[key] = {**state[key], **change} if isinstance(change, dict) else change
+        with pytest.raises(OptimizerStateError, match=match):
+            opt.load_state_dict(state)
+        assert same_state(opt.state_dict(), before)
+
+    @pytest.mark.parametrize(
+        "change", [{"num_points": (3,)}, {"x": torch.zeros(P, **DOUBLE)}]
+    )
+    def test_refuses_a_history_of_another_shape(self, change):
+        opt = make()
+        opt.run(Means(), 5, progress=False)
+        state = opt.state_dict()
+        state["history"][0].update(change)
+        with pytest.raises(OptimizerStateError, match="history has another shape"):
+            opt.load_state_dict(state)
+
+    def test_refuses_states_of_other_settings(self):
+        for other in (make(radius=0.5), make(mode="swc")):
+            with pytest.raises(OptimizerStateError, match="other settings: "):
+                make().load_state_dict(other.state_dict())
 
     def test_interrupted(self, tmp_path):
         """An exception in the stream loses no step and no user."""
@@ -319,11 +317,11 @@ class TestState:
 
     def test_lost_users_paid_what_they_were_promised(self, tmp_path):
         """Not what the optimizer that goes on would have given them."""
-        step = StepSchedule(0.1)
-        first = make(guarantee=lambda user: GDP(5.0), step=step)
+        sizes = StepSchedule(0.1)
+        first = make(guarantee=lambda user: GDP(5.0), step_sizes=sizes)
         first.run(Means(), 10, progress=False)
         first._write(tmp_path / "run", ahead=7)  # and the process is killed
-        second = make(guarantee=lambda user: GDP(0.1), generator=None, step=step)
+        second = make(guarantee=lambda user: GDP(0.1), generator=None, step_sizes=sizes)
         second.run(Means(), 12, progress=False, checkpoint=tmp_path / "run")
         assert second.num_asked == 10 + 7 + 2
         certificate = second.certificate()
@@ -335,10 +333,10 @@ class TestState:
         path, guarantee = tmp_path / "run", ApproxDP(1.0, 1e-5)
         x = torch.zeros(P, **DOUBLE)
         stream = Alone(Means())
-        secure = LDPBO(x, guarantee, 2.0, secure=True, step=StepSchedule(0.1))
+        secure = LDPBO(x, guarantee, 2.0, secure=True, step_sizes=StepSchedule(0.1))
         secure.run(stream, 3, progress=False, checkpoint=path)
         assert secure.certificate().noise == ("secure",)
-        other = LDPBO(x, guarantee, 2.0, step=StepSchedule(0.1))
+        other = LDPBO(x, guarantee, 2.0, step_sizes=StepSchedule(0.1))
         other.run(stream, 6, progress=False, checkpoint=path)
         certificate = other.certificate()
         assert certificate.noise == ("secure", "system")
@@ -348,7 +346,7 @@ class TestState:
     def test_a_server_from_elsewhere_is_not_certified(self):
         opt = make()
         opt.run(Means(), 2, progress=False)
-        other = OnlineBO(torch.zeros(R, P, **DOUBLE), step=opt.server.step)
+        other = OnlineBO(torch.zeros(R, P, **DOUBLE), step_sizes=opt.server.step_sizes)
         other.run(Means(), 5, progress=False)
         opt.server.load_state_dict(other.server.state_dict())
         with pytest.raises(OptimizerStateError, match="5 steps with 2 answers"):
@@ -407,75 +405,6 @@ class TestState:
         assert opt.certificate().guarantee.mu == pytest.approx(3.0)
 
 
-class Alone:
-    """The first replication of a stream."""
-
-    def __init__(self, stream):
-        self.records = stream.records[:, 0]
-
-    def losses(self, step, X):
-        return (X - self.records[step - 1]).square().sum(dim=-1) / 2
-
-
-class TestOneAnswerEach:
-    @pytest.mark.parametrize("scale", [1.0, 1e-8, 1e7])
-    def test_the_worst_of_each_kind(self, scale):
-        spent = OneAnswerEach()
-        for multiplier in (1.0, 0.5, 2.0):
-            spent.charge(GaussianEvent(multiplier / scale), count=7, noise="seeded")
-        assert spent.num_users == 3
-        assert spent.certificate().guarantee == GDP(2.0 * scale)
-        spent.charge(ZCDPEvent(0.5), noise="secure")
-        spent.charge(ZCDPEvent(0.1), noise="secure")
-        certificate = spent.certificate()
-        assert certificate.guarantee is None
-        assert certificate.noise == ("secure", "seeded")
-        exact = [GDP(2.0 * scale).epsilon(1e-5), zcdp_epsilon(0.5)]
-        assert certificate.epsilons[1e-5] == pytest.approx(max(exact), rel=1e-6)
-        again = OneAnswerEach.from_state_dict(spent.state_dict())
-        assert again.state_dict() == spent.state_dict()
-
-    def test_merging_forgets_nothing(self):
-        ours, other = OneAnswerEach(), OneAnswerEach()
-        ours.charge(GaussianEvent(1.0))
-        for noise, multiplier in (("seeded", 3.0), ("system", 0.5)):
-            other.charge(GaussianEvent(multiplier), noise=noise)
-        ours.merge(other)
-        assert ours.num_users == 2
-        assert ours.certificate().guarantee == GDP(2.0)
-        assert ours.certificate().for_experiments_only
-
-    def test_nobody(self):
-        state = OneAnswerEach().state_dict()
-        assert OneAnswerEach.from_state_dict(state).num_users == 0
-        with pytest.raises(InvalidArgumentError, match="at least one charge"):
-            OneAnswerEach().certificate()
-
-
-def zcdp_epsilon(rho):
-    ledger = Ledger()
-    ledger.charge(ZCDPEvent(rho))
-    return ledger.spent(1e-5)
-
-
-class TestBaselines:
-    @pytest.mark.parametrize("cls", [OnlineBO, OnlineSGD])
-    def test_not_private(self, cls):
-        opt = cls(torch.zeros(R, P, **DOUBLE), step=StepSchedule(1.0, power=1.0))
-        stream = Means()
-        result = opt.run(stream, 100, progress=False)
-        # With steps 1/t on a quadratic the iterate is the mean of the records.
-        assert torch.allclose(result.x, stream.records[:100].mean(dim=0), atol=1e-9)
-        assert not result.certificate.private
-        assert opt.history[-1].noise_std == 0.0
-
-    def test_sgd_asks_for_gradients(self):
-        opt = make(LDPSGD)
-        assert torch.equal(opt.ask(), opt.x)
-        with pytest.raises(InvalidArgumentError, match="the gradient of the user's"):
-            opt.tell(torch.zeros(R, 2 * P, **DOUBLE))
-
-
 class TestRefuses:
     @pytest.mark.parametrize(
         ("losses", "match"),
@@ -495,22 +424,30 @@ class TestRefuses:
             opt.tell(losses)
         assert opt.num_asked == 0
 
+    def test_the_old_name_of_the_step_sizes_works_and_warns(self):
+        sizes = StepSchedule(0.1)
+        for cls in (LDPBO, LDPSGD):
+            with pytest.warns(DeprecationWarning, match="step= is .* use step_sizes="):
+                assert make(cls, step=sizes).server.step_sizes is sizes
+
     def test_arguments(self):
         with pytest.raises(InvalidArgumentError, match="exclude each other"):
-            make(radius=1.0, step=StepSchedule(0.1))
+            make(radius=1.0, step_sizes=StepSchedule(0.1))
         x = torch.zeros(P, **DOUBLE)
         for guarantee in (1.0, {}, None):
             with pytest.raises(InvalidArgumentError, match="guarantee must be a Pure"):
                 LDPBO(x, guarantee, 1.0)
-        with pytest.raises(InvalidArgumentError, match="initial_x must be a tensor"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"initial_x must be a \.\.\. x p tensor"
+        ):
             LDPBO([0.0], GDP(1.0), 1.0)
         with pytest.raises(InvalidArgumentError, match="surrogate must be"):
             make(surrogate=5)
         with pytest.raises(InvalidArgumentError, match="x must have shape"):
             make(surrogate=Stencil(torch.zeros(R, P + 1, **DOUBLE)))
-        with pytest.raises(InvalidArgumentError, match="kappa is of no use"):
+        with pytest.raises(InvalidArgumentError, match="kappa has no effect"):
             make(kappa=0.1)
-        with pytest.raises(InvalidArgumentError, match="half_width is of no use"):
+        with pytest.raises(InvalidArgumentError, match="half_width has no effect"):
             make(mode="swc", half_width=0.1)
         with pytest.raises(InvalidArgumentError, match="num_steps"):
             make().run(Means(), 0)
@@ -525,7 +462,7 @@ class TestRefuses:
             kwargs = {"surrogate": NystromSurrogate(x)}
         if kind == "sgd":
             cls, kwargs = LDPSGD, {}
-        opt = cls(x, GDP(1e-3), 1e-9, step=StepSchedule(1e-12), **kwargs)
+        opt = cls(x, GDP(1e-3), 1e-9, step_sizes=StepSchedule(1e-12), **kwargs)
         before = opt.server.state_dict(), opt.server.surrogate.points.clone()
         query = opt.ask()
         query -= 3.0  # a record
@@ -534,7 +471,7 @@ class TestRefuses:
 
     def test_hostile_losses_move_no_further_than_the_bound(self):
         for value in (float("nan"), float("inf"), 1e308):
-            opt = make(guarantee=GDP(1e9), step=StepSchedule(1.0))
+            opt = make(guarantee=GDP(1e9), step_sizes=StepSchedule(1.0))
             losses = torch.zeros(R, 2 * P, **DOUBLE)
             losses[0, 0] = value
             opt.tell(losses)
