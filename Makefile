@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants tutorials docs lint benchmarks federated format clean
+.PHONY: help demo test quick test-minimum mutants tutorials docs lint benchmarks federated format clean
 
 help:  ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,10 +27,15 @@ $(VENV)/.all: $(VENV)/.demo
 demo: $(VENV)/.demo  ## show the library at work: a private result, its certificate, a picture
 	@$(BIN)/python tutorials/demo.py
 
-test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with meta as default device
-	$(BIN)/python -m pytest -n 2 --cov --cov-report= --doctest-modules botorch_dp tests
+# Coverage and the meta device each make tests about 40 % slower, so every test runs once,
+# and coverage is measured where it is required: for the privacy core, by its own tests.
+test: $(VENV)/.all  ## run every test once, and check the coverage of the privacy core
+	$(PYTEST) --meta-device --cov --cov-report= tests/privacy
 	$(BIN)/coverage report --include='botorch_dp/privacy/*' --fail-under=95
-	$(BIN)/python -m pytest -n 2 -q --meta-device tests
+	$(PYTEST) --meta-device --doctest-modules botorch_dp tests --ignore=tests/privacy
+
+quick: $(VENV)/.all  ## run each fast test with one set of parameters, in under a minute
+	$(PYTEST) --quick tests
 
 mutants: $(VENV)/.all  ## break the library on purpose, line by line, and see that a test notices
 	$(BIN)/python tests/mutants/run.py
