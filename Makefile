@@ -1,8 +1,12 @@
 # Every target sets up .venv by itself; the second time that takes no time.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# The tested versions. `make test CONSTRAINTS=` takes the newest ones that are allowed.
+CONSTRAINTS ?= -c constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS)
+MINIMUM := .venv-minimum
+MINIMUM_TORCH ?= 2.6.0
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -36,6 +40,17 @@ test: $(VENV)/.all  ## run every test once, and check the coverage of the privac
 
 quick: $(VENV)/.all  ## run each fast test with one set of parameters, in under a minute
 	$(PYTEST) --quick tests
+
+$(MINIMUM)/.all: pyproject.toml constraints-minimum.txt
+	@test -x $(MINIMUM)/bin/python || $(PYTHON) -m venv $(MINIMUM)
+	@echo "installing the oldest dependencies into $(MINIMUM) (a few minutes, once)"
+	@$(MINIMUM)/bin/pip install --quiet --disable-pip-version-check \
+		-c constraints-minimum.txt torch==$(MINIMUM_TORCH) \
+		-e '.[plots,sklearn,secure,federated,test]'
+	@touch $@
+
+test-minimum: $(MINIMUM)/.all  ## run the suite with the oldest dependencies that are allowed
+	$(MINIMUM)/bin/python -m pytest -q -n 2 --dist worksteal tests
 
 mutants: $(VENV)/.all  ## break the library on purpose, line by line, and see that a test notices
 	$(BIN)/python tests/mutants/run.py
@@ -71,4 +86,4 @@ federated: $(VENV)/.all  ## start a federation on this machine: a Flower server,
 	@$(BIN)/python -m examples.flower_on_one_machine.loopback
 
 clean:  ## remove .venv and everything built
-	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMUM) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -60,3 +60,7 @@ class UselessReleaseWarning(BotorchDPWarning):
 
 class CollapseWarning(BotorchDPWarning):
     """A dictionary has too few points left to tell all directions apart."""
+
+
+class ExperimentalWarning(BotorchDPWarning):
+    """The interface may change in any release, without a deprecation."""
