@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself; the second time that takes no time.
+# Every target sets up .venv first; the next time it is reused.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
@@ -28,7 +28,7 @@ $(VENV)/.all: $(VENV)/.demo
 	@$(BIN)/pip check
 	@touch $@
 
-demo: $(VENV)/.demo  ## show the library at work: a private result, its certificate, a picture
+demo: $(VENV)/.demo  ## run an example: a private result, its certificate and a plot
 	@$(BIN)/python tutorials/demo.py
 
 # Coverage and the meta device each make tests about 40 % slower, so every test runs once,
@@ -52,16 +52,16 @@ $(MINIMUM)/.all: pyproject.toml constraints-minimum.txt
 test-minimum: $(MINIMUM)/.all  ## run the suite with the oldest dependencies that are allowed
 	$(MINIMUM)/bin/python -m pytest -q -n 2 --dist worksteal tests
 
-mutants: $(VENV)/.all  ## break the library on purpose, line by line, and see that a test notices
+mutants: $(VENV)/.all  ## break the library on purpose, line by line, and check that a test notices
 	$(BIN)/python tests/mutants/run.py
 
-tutorials: $(VENV)/.all  ## run every notebook, small
+tutorials: $(VENV)/.all  ## run a small version of every notebook
 	SMOKE_TEST=1 $(BIN)/python -m pytest --nbmake -n 2 tutorials
 
 docs: $(VENV)/.all  ## build the documentation into build/docs; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
-lint: $(VENV)/.all  ## check style and format (ruff), who imports whom, then types (mypy)
+lint: $(VENV)/.all  ## check style and format (ruff), import contracts and types (mypy)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
@@ -71,7 +71,7 @@ format: $(VENV)/.all  ## repair style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/results
+benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in benchmarks/results
 	$(BIN)/python -m benchmarks.privacy_core
 	$(BIN)/python -m benchmarks.gradient_information
 	$(BIN)/python -m benchmarks.dp_gibo
@@ -82,8 +82,8 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.imports
 
-federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds
+federated: $(VENV)/.all  ## run a federation on this machine: a Flower server, four agents, ten rounds
 	@$(BIN)/python -m examples.flower_on_one_machine.loopback
 
-clean:  ## remove .venv and everything built
+clean:  ## remove the virtual environments and all build output
 	rm -rf $(VENV) $(MINIMUM) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
