@@ -1,14 +1,19 @@
-# Every target sets up .venv by itself; the second time that takes no time.
+# Every target sets up .venv first; the next time it is reused.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# The tested versions. `make test CONSTRAINTS=` takes the newest ones that are allowed.
+CONSTRAINTS ?= -c constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS)
+MINIMUM := .venv-minimum
+MINIMUM_TORCH ?= 2.6.0
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants tutorials docs lint benchmarks federated format clean
+.PHONY: help demo test quick test-minimum mutants tutorials docs lint benchmarks federated format clean
 
 help:  ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,24 +28,40 @@ $(VENV)/.all: $(VENV)/.demo
 	@$(BIN)/pip check
 	@touch $@
 
-demo: $(VENV)/.demo  ## show the library at work: a private result, its certificate, a picture
+demo: $(VENV)/.demo  ## run an example: a private result, its certificate and a plot
 	@$(BIN)/python tutorials/demo.py
 
-test: $(VENV)/.all  ## run the whole suite, with coverage, then once more with meta as default device
-	$(BIN)/python -m pytest -n 2 --cov --cov-report= --doctest-modules botorch_dp tests
+# Coverage and the meta device each make tests about 40 % slower, so every test runs once,
+# and coverage is measured where it is required: for the privacy core, by its own tests.
+test: $(VENV)/.all  ## run every test once, and check the coverage of the privacy core
+	$(PYTEST) --meta-device --cov --cov-report= tests/privacy
 	$(BIN)/coverage report --include='botorch_dp/privacy/*' --fail-under=95
-	$(BIN)/python -m pytest -n 2 -q --meta-device tests
+	$(PYTEST) --meta-device --doctest-modules botorch_dp tests --ignore=tests/privacy
 
-mutants: $(VENV)/.all  ## break the library on purpose, line by line, and see that a test notices
+quick: $(VENV)/.all  ## run each fast test with one set of parameters, in under a minute
+	$(PYTEST) --quick tests
+
+$(MINIMUM)/.all: pyproject.toml constraints-minimum.txt
+	@test -x $(MINIMUM)/bin/python || $(PYTHON) -m venv $(MINIMUM)
+	@echo "installing the oldest dependencies into $(MINIMUM) (a few minutes, once)"
+	@$(MINIMUM)/bin/pip install --quiet --disable-pip-version-check \
+		-c constraints-minimum.txt torch==$(MINIMUM_TORCH) \
+		-e '.[plots,sklearn,secure,federated,test]'
+	@touch $@
+
+test-minimum: $(MINIMUM)/.all  ## run the suite with the oldest dependencies that are allowed
+	$(MINIMUM)/bin/python -m pytest -q -n 2 --dist worksteal tests
+
+mutants: $(VENV)/.all  ## break the library on purpose, line by line, and check that a test notices
 	$(BIN)/python tests/mutants/run.py
 
-tutorials: $(VENV)/.all  ## run every notebook, small
+tutorials: $(VENV)/.all  ## run a small version of every notebook
 	SMOKE_TEST=1 $(BIN)/python -m pytest --nbmake -n 2 tutorials
 
 docs: $(VENV)/.all  ## build the documentation into build/docs; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
-lint: $(VENV)/.all  ## check style and format (ruff), who imports whom, then types (mypy)
+lint: $(VENV)/.all  ## check style and format (ruff), import contracts and types (mypy)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
@@ -50,7 +71,7 @@ format: $(VENV)/.all  ## repair style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/results
+benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in benchmarks/results
 	$(BIN)/python -m benchmarks.privacy_core
 	$(BIN)/python -m benchmarks.gradient_information
 	$(BIN)/python -m benchmarks.dp_gibo
@@ -61,8 +82,8 @@ benchmarks: $(VENV)/.all  ## measure, and rewrite the tables in benchmarks/resul
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.imports
 
-federated: $(VENV)/.all  ## start a federation on this machine: a Flower server, four agents, ten rounds
+federated: $(VENV)/.all  ## run a federation on this machine: a Flower server, four agents, ten rounds
 	@$(BIN)/python -m examples.flower_on_one_machine.loopback
 
-clean:  ## remove .venv and everything built
-	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+clean:  ## remove the virtual environments and all build output
+	rm -rf $(VENV) $(MINIMUM) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,1 +1,1 @@
-"""Measurements: each file is one command, and writes its table to results/."""
+"""Benchmarks. Each file is a command that writes its tables to results/."""

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the clock, replications, and the tables they write."""
+"""Shared by all benchmarks: timing, replications, and writing tables."""
 
 import inspect
 import json
@@ -20,19 +20,19 @@ Row = dict[str, object]
 
 
 def seconds(call: Callable[[], object], repeats: int = 5) -> float:
-    """The median time of a call."""
+    """Return the median time of a call, in seconds."""
     return statistics.median(_times(call, repeats))
 
 
 def race(
     calls: dict[str, Callable[[], object]], rounds: int = 7, slice_seconds: float = 0.02
 ) -> dict[str, float]:
-    """The median time of each call, taken in turns so that load hits all alike.
+    """Return the median time of each call, measured in turns to share the load.
 
     Args:
-        calls: What to call, by name.
-        rounds: How many turns each of them gets.
-        slice_seconds: How long a turn lasts at least; one call if that takes longer.
+        calls: The functions to call, by name.
+        rounds: The number of turns of each function.
+        slice_seconds: The minimum length of a turn. A turn is at least one call.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -73,14 +73,14 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def mean_and_error(values: Iterable[float]) -> str:
-    """The mean and its standard error, as text."""
+    """Return the mean and its standard error, as text."""
     values = list(values)
     error = statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.mean(values):.4g} ± {error:.2g}"
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as a Markdown table."""
 
     def text(value: object) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -94,12 +94,12 @@ def table(rows: list[Row]) -> str:
 def page(
     title: str, texts: Mapping[str, str | None], results: Mapping[str, list[Row]]
 ) -> str:
-    """The page of a benchmark, as Markdown.
+    """Return the page of a benchmark, as Markdown.
 
     Args:
-        title: Of the page.
-        texts: For each section, by name and in their order, its heading and text.
-        results: The rows of those sections that were run.
+        title: The title of the page.
+        texts: The heading and text of each section, by name and in order.
+        results: The rows of the sections that were run.
     """
     parts = [f"# {title}", "Made by `make benchmarks`; times on one core."]
     for name, text in texts.items():
@@ -117,10 +117,11 @@ def report(
     """Run the sections, write ``results/name.json`` and ``.md``, print the latter.
 
     Args:
-        name: Of the files.
-        title: Of the page.
-        sections: Each makes a table; its docstring is the heading, and text below it.
-        only: Names of the sections to run; the others keep the results they have.
+        name: The name of the files, without suffix.
+        title: The title of the page.
+        sections: Functions that return a table each. The docstring of a function is the
+            heading and text of its section.
+        only: The names of the sections to run. The others keep their results.
     """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
@@ -136,8 +137,8 @@ def report(
 
 
 def resident(field: str) -> float:
-    """Memory of this process in GB: VmRSS now, VmHWM at its peak (Linux)."""
-    # Not getrusage: its peak begins with that of the process that started this one.
+    """Return the memory of this process in GB: VmRSS now, VmHWM at its peak (Linux)."""
+    # The peak of getrusage includes that of the parent process, so read /proc instead.
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(field))
     return int(line.split()[1]) / 2**20

@@ -1,7 +1,7 @@
-"""Federated Thompson sampling as it is usually written: for comparison only.
+"""Federated Thompson sampling as it is usually written, for comparison only.
 
-One agent at a time, in the order of the authors' scripts. In every iteration an agent
-makes its model anew from all its observations, twice: with fresh features for its own
+Agents run one at a time, in the order of the authors' scripts. In every iteration an
+agent fits its model to all its observations twice: with new features for its own
 choice, and with the shared ones for its message. It maximizes its own sample and the
 broadcast, each from 1,000 random points and 20 runs of L-BFGS with numerical gradients.
 """
@@ -37,8 +37,8 @@ class NaiveAgent:
         score: Its own function, to be maximized.
         features: What all agents share.
         cuts: In how many parts each dimension is cut.
-        lengthscale: Of the kernel.
-        noise_variance: Of a score.
+        lengthscale: The length scale of the kernel.
+        noise_variance: The noise variance of a score.
         num_initial: How many points to begin with.
     """
 
@@ -66,7 +66,7 @@ class NaiveAgent:
         """Algorithm 2: evaluate once, and return the message.
 
         Args:
-            number: Of the round, from 1.
+            number: The index of the round, starting at 1.
             broadcast: The weights for each region.
         """
         fresh = draw_features(

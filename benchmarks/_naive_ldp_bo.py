@@ -1,9 +1,10 @@
-"""LDP-BO as Algorithms 1 and 2 of its paper are written: for comparison only.
+"""LDP-BO as Algorithms 1 and 2 of its paper are written, for comparison only.
 
-One replication, one candidate, one leave-one-out distance at a time; a posterior is
-factorized anew whenever its points change; the acquisition is minimized from several
-random starts. The two corrections that convergence and compression need are made:
-losses are fresh at every point of the dictionary, and line 10 removes the point.
+It handles one replication, one candidate and one leave-one-out distance at a time. It
+factorizes a posterior again whenever its points change, and minimizes the acquisition
+from several random starts. It includes the two corrections that convergence and
+compression need: losses are evaluated again at every point of the dictionary, and line
+10 removes the point.
 """
 
 import numpy as np

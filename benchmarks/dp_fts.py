@@ -1,4 +1,4 @@
-"""DP-FTS-DE on the experiments of its paper, and what a step costs.
+"""DP-FTS-DE on the experiments of its paper, and the cost of a step.
 
 Writes ``benchmarks/results/dp_fts.json`` and the table made from it. Run it with
 ``make benchmarks``, or some sections with ``python -m benchmarks.dp_fts NAME ...``.
@@ -87,9 +87,9 @@ def play(
 
     Args:
         problem: A finite domain.
-        settings: Of the federation.
+        settings: The settings of the federation.
         how: The method and its own settings.
-        seed: Of features, agents and server.
+        seed: The seed of features, agents and server.
         num_steps: How many steps.
     """
     how = dict(how)
@@ -455,7 +455,7 @@ def naive_step(
     """A step of an agent that has come as far as the others, to be timed.
 
     Args:
-        federation: Of the agent.
+        federation: The federation of the agent.
         rounds: How many there were.
         alone: Whether there is no broadcast to be maximized.
     """

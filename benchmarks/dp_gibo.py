@@ -1,4 +1,4 @@
-"""DP-GIBO on the experiments of its paper, and what a step costs.
+"""DP-GIBO on the experiments of its paper, and the cost of a step.
 
 Writes ``benchmarks/results/dp_gibo.json`` and the table made from it. Run it with
 ``make benchmarks``, or some sections with ``python -m benchmarks.dp_gibo NAME ...``.

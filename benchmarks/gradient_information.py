@@ -1,24 +1,24 @@
-"""What gradient information costs: ratios measured side by side in one run.
+"""The cost of gradient information, as ratios measured in one run.
 
 Writes ``benchmarks/results/gradient_information.json`` and the table made from it. Run
-it with ``make benchmarks``. The contestants:
+it with ``make benchmarks``. The implementations are:
 
 * **autograd, forward** and **reverse**: what a BoTorch user would write. The posterior
   covariance of the gradient from GPyTorch's kernel: its Jacobian and its mixed second
-  derivative by ``torch.func``, the kernel matrix of the points seen and the candidates
-  factorized anew, autograd backward through it all. The faster of the two is the
-  baseline. (GPyTorch's Matern kernel has no forward mode, and its mixed second
-  derivative comes out as zero: with Matern the kernel is one in plain torch and the
+  derivative by ``torch.func``, a new factorization of the kernel matrix of the observed
+  points and the candidates, and a backward pass through all of it. The faster of the
+  two is the baseline. (GPyTorch's Matern kernel has no forward mode, and its mixed
+  second derivative is zero: for Matern, the kernel is written in plain torch and the
   prior is given, which makes it faster.)
 * **lean autograd**: the trace before the candidates is given, the kernel is written in
-  plain torch, and its gradient taken of one pair of points and vectorized. The best
-  that autograd was seen to do here.
+  plain torch, and its gradient is computed for one pair of points and vectorized. This
+  is the fastest version with autograd that we found.
 * **GIBO style**: the closed form of the RBF kernel's gradient on GPyTorch's kernels,
-  the whole kernel matrix factorized anew for each evaluation, autograd backward.
-  Written from the equations, leaner than research code: no model is copied or updated,
-  and no inverse is formed, which would cost more and lose digits.
+  a new factorization of the whole kernel matrix for each evaluation, and a backward
+  pass. It is written from the equations and is leaner than research code: it does not
+  copy or update a model, and it does not form an inverse.
 
-All give the same values and gradients, which is checked before anything is measured.
+All give the same values and gradients, which is checked before the measurements.
 
 References:
     .. [Mueller2021local] S. Mueller, A. von Rohr and S. Trimpe. Local Policy Search

@@ -1,4 +1,4 @@
-"""How long it takes to import the library, over importing BoTorch.
+"""The time it takes to import the library after BoTorch has been imported.
 
 Writes ``benchmarks/results/imports.json`` and the table made from it. Run it with
 ``make benchmarks``.

@@ -1,4 +1,4 @@
-"""LDP-BO on the experiments of its paper, and what a step costs.
+"""LDP-BO on the experiments of its paper, and the cost of a step.
 
 Writes ``benchmarks/results/ldp_bo.json`` and the table made from it. Run it with
 ``make benchmarks``, or some sections with ``python -m benchmarks.ldp_bo NAME ...``.

@@ -1,4 +1,4 @@
-"""What the privacy core costs and saves: ratios measured side by side in one run.
+"""Costs and savings of the privacy core, as ratios measured in one run.
 
 Writes ``benchmarks/results/privacy_core.json`` and the table made from it. Run it with
 ``make benchmarks``.

@@ -1,4 +1,4 @@
-"""Private release of the best candidate: what is released, why, and what it costs.
+"""Private release of the best candidate: its quality and its cost.
 
 Writes ``benchmarks/results/private_release.json`` and the table made from it. Run it
 with ``make benchmarks``, or some sections with
@@ -59,7 +59,7 @@ DOUBLE = {"dtype": torch.float64}
 EPSILONS = (0.1, 1.0, 10.0)
 BUDGETS = (10, 50, 200)
 DIMS = {1_000: 3, 100_000: 5}
-# Of the draws and of the model: Matern-5/2, the library's defaults.
+# The kernel of the draws and of the model: Matern-5/2, the library's default.
 LENGTHSCALE = 0.5
 # A mean loss is 0.5 - PRIOR_STD x a draw of unit variance.
 PRIOR_STD = 0.1

@@ -1,4 +1,4 @@
-"""What a private training step costs: by JointBudget, by Opacus, and without privacy.
+"""The cost of a training step with JointBudget, with Opacus and without privacy.
 
 Writes ``benchmarks/results/private_training.json`` and the table made from it. Run it
 with ``make benchmarks``.

@@ -1,4 +1,4 @@
-"""Private search of hyperparameters beside searches that are not private.
+"""Private hyperparameter search compared with searches that are not private.
 
 Writes ``benchmarks/results/sklearn_search.json``, the tables made from it, and the one
 in README. Run it with ``make benchmarks``, or some sections with

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         SubsampledGaussianMechanism,
     )
 
+    __version__: str
+
 __all__ = [
     "DPFTSDE",
     "DPGIBO",
@@ -77,4 +79,11 @@ __all__ = [
 _deprecated.install()
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_imports(__name__)
+    _get, __dir__ = lazy_imports(__name__)
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("botorch-dp")
+        return _get(name)

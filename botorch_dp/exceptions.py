@@ -59,3 +59,7 @@ class UselessReleaseWarning(BotorchDPWarning):
 
 class CollapseWarning(BotorchDPWarning):
     """A dictionary has too few points left to distinguish all directions."""
+
+
+class ExperimentalWarning(BotorchDPWarning):
+    """The interface may change in any release, without a deprecation."""

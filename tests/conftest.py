@@ -1,4 +1,6 @@
-"""Shared fixtures, and the switch that finds tensors made on the wrong device."""
+"""Shared fixtures, and two switches: ``--meta-device`` and ``--quick``."""
+
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -19,7 +21,14 @@ def pytest_addoption(parser):
         "--meta-device",
         action="store_true",
         help="make meta the default device while all inputs are on the CPU, so that a "
-        "tensor created without device= fails at once",
+        "tensor created without device= fails at once; tests marked default_device "
+        "still run with the CPU as default device",
+    )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="run each test function once, with its first parameters, and leave out "
+        "the tests listed in tests/slow.txt",
     )
 
 
@@ -31,16 +40,26 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--meta-device"):
-        kept = [item for item in items if "default_device" not in item.keywords]
-        removed = [item for item in items if "default_device" in item.keywords]
-        config.hook.pytest_deselected(items=removed)
-        items[:] = kept
+    if not config.getoption("--quick"):
+        return
+    lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()
+    seen, kept, removed = {line for line in lines if not line.startswith("#")}, [], []
+    for item in items:
+        file, _, name = item.nodeid.partition("::")
+        function = name.partition("[")[0]
+        first = function not in seen and (file, function) not in seen
+        (kept if first else removed).append(item)
+        seen.add((file, function))
+    config.hook.pytest_deselected(items=removed)
+    items[:] = kept
 
 
 @pytest.fixture(autouse=True)
 def _meta_default_device(request):
-    if not request.config.getoption("--meta-device"):
+    if (
+        not request.config.getoption("--meta-device")
+        or "default_device" in request.keywords
+    ):
         yield
         return
     torch.set_default_device("meta")

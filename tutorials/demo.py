@@ -1,9 +1,9 @@
-"""Tune a classifier on records that must not leak, and publish what was found.
+"""Tune a classifier on records that must not leak, and publish the result.
 
 A logistic regression on kernel features reads handwritten digits. Nine hyperparameters
-are tuned: its regularization, and how much each row of the image counts. How good they
-are is measured on a validation set that is private. Run it with ``make demo``; the
-picture goes to ``build/demo.png``, or to the file that is named.
+are tuned: its regularization, and the weight of each row of the image. They are
+evaluated on a private validation set. Run it with ``make demo``. The figure is saved as
+``build/demo.png``, or as the file given on the command line.
 """
 
 import sys
@@ -26,13 +26,13 @@ PICTURE = Path(sys.argv[1] if sys.argv[1:] else "build/demo.png")
 NUM_STEPS = 20
 
 mpl.use("Agg")
-threadpool_limits(1)  # the matrices are small: more threads only get in the way
+threadpool_limits(1)  # the matrices are small: more threads would be slower
 
 
 def split_digits(seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Return 500 public images to train on, 897 private ones, 400 public ones to test.
+    """Return 500 public training images, 897 private ones and 400 public test images.
 
-    All are scaled by the public ones.
+    All are divided by the standard deviation of the training images.
     """
     images, digits = load_digits(return_X_y=True)
     train, rest, train_y, rest_y = train_test_split(
@@ -59,7 +59,7 @@ DEFAULTS = torch.ones(9, dtype=torch.float64)
 
 
 def probabilities(x: torch.Tensor, images: np.ndarray) -> np.ndarray:
-    """Train with the hyperparameters x, and return what it thinks of other images."""
+    """Train with the hyperparameters x, and predict the classes of other images."""
     rows = np.repeat(x[1:].numpy(), 8)
     features = Nystroem(gamma=1 / 64, random_state=0).fit(TRAIN[0] * rows)
     model = LogisticRegression(C=float(x[0]), max_iter=1000)
@@ -70,8 +70,8 @@ def probabilities(x: torch.Tensor, images: np.ndarray) -> np.ndarray:
 def losses(X: torch.Tensor, data: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
     """Return the log loss of every record (a row) at every point (a column).
 
-    Not whether the digit is right: that is piecewise constant, so that nearby points
-    would all have the same loss and tell nothing about where to go.
+    The error rate would not work: it is piecewise constant, so nearby points have the
+    same loss and its gradient is zero.
     """
     images, digits = data
     right = [probabilities(x, images)[np.arange(len(digits)), digits] for x in X]
@@ -86,19 +86,17 @@ def main() -> None:
     n, d = len(PRIVATE[1]), len(DEFAULTS)
 
     # Private. A record changes the gradient of a step by at most 2 clip_norm / n, which
-    # the noise hides. Kernel, points a step and update rule are the library's defaults.
+    # the noise hides. Kernel, points per step and update rule are the defaults.
     private = DPGIBO(BOUNDS, n, GDP(mu=1.0), NUM_STEPS, clip_norm=1.0, transform="log")
     found = private.run(lambda X: losses(X, PRIVATE), progress=True)
 
-    # Not private: it picks the best of as many exact validation losses.
+    # Not private: it returns the best of as many exact validation losses.
     random = RandomSearch(BOUNDS, n, NUM_STEPS, batch_size=d + 1, transform="log")
     guessed = random.run(lambda X: losses(X, PRIVATE), progress=True)
 
-    # The exact validation loss of a published point would be one more release, for
-    # which nobody has paid. So all of them are judged on public images.
-    print(
-        f"\nTuned on {n} private images, judged on {len(TEST[1])} other, public ones:"
-    )
+    # The exact validation loss of a published point would be another release, which
+    # nobody has paid for. So all of them are evaluated on public images.
+    print(f"\nTuned on {n} private images, evaluated on {len(TEST[1])} public ones:")
     print(f"\n{'':36}{'trained':>8}{'log loss':>10}{'errors':>9}")
     for name, x, evaluations in (
         ("scikit-learn's defaults, untuned", DEFAULTS, 1),
@@ -109,7 +107,7 @@ def main() -> None:
         loss = float(test_loss(x.unsqueeze(0)))
         print(f"{name:36}{evaluations:>8}{loss:>10.3f}{errors:>9.1%}")
     epsilon = found.certificate.epsilons[1e-5]
-    print(f"\nThat cost epsilon = {epsilon:.3g} at delta = 1e-5, as this says:")
+    print(f"\nThe cost is epsilon = {epsilon:.3g} at delta = 1e-5. The certificate:")
     print(f"\n{found.certificate}")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="tight")
@@ -121,7 +119,7 @@ def main() -> None:
     plot_ledger(private.ledger, ax=right).set_title("What it cost")
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, dpi=150)
-    print(f"\nConvergence and budget are drawn in {PICTURE}")
+    print(f"\nSaved a plot of convergence and budget to {PICTURE}")
 
 
 if __name__ == "__main__":

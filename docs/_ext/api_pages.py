@@ -1,4 +1,4 @@
-"""The API pages, written from what packages and modules export.
+"""Generate the API pages from the names that packages and modules export.
 
 A room (a package, or a module by itself) becomes one page. Its names are grouped by the
 module that defines them, whose docstring stands above them, and are documented under
@@ -15,7 +15,7 @@ from types import ModuleType
 import citations
 
 PACKAGE = "botorch_dp"
-# A test finds the room that is not here.
+# A test fails if a package is missing here.
 ROOMS = (
     "privacy",
     "optimizers",
@@ -68,7 +68,7 @@ BESIDE = {
 
 
 def room_names() -> tuple[str, ...]:
-    """Return the rooms that there are, by their full names."""
+    """Return all packages, by their full names."""
     base = Path(import_module(PACKAGE).__path__[0])
 
     def exists(room: str) -> bool:
@@ -79,7 +79,7 @@ def room_names() -> tuple[str, ...]:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Return what a module exports, or defines itself if it does not say."""
+    """Return the names in a module's ``__all__``, or those that it defines."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     return [

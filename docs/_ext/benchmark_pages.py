@@ -1,4 +1,4 @@
-"""The benchmark pages, made from the JSON that ``make benchmarks`` writes.
+"""Generate the benchmark pages from the JSON that ``make benchmarks`` writes.
 
 Numbers come from ``benchmarks/results``, titles and texts from the source of each
 benchmark (read, not run), and the layout from the function that lays out the tables in

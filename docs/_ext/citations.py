@@ -1,4 +1,4 @@
-"""Docstrings as Sphinx can take them: reference lists as plain lists, names whole.
+"""Rewrite docstrings for Sphinx: reference lists as plain lists, names in full.
 
 Modules that cite the same paper each list it, with the theorem that they use. To Sphinx
 these would be definitions of one citation, many times over.
@@ -33,7 +33,7 @@ def plain_citations(lines: list[str]) -> list[str]:
 
 
 def whole_names(lines: list[str]) -> list[str]:
-    """Return lines where a name that ends in an underscore is no reference."""
+    """Escape names that end in an underscore, which are not references."""
     return [_ENDS_IN_UNDERSCORE.sub(r"\1\\_: ", line) for line in lines]
 
 
@@ -43,5 +43,5 @@ def process(
     """Rewrite a docstring in place: a handler of ``autodoc-process-docstring``."""
     lines[:] = whole_names(plain_citations(lines))
     if what in ("attribute", "property"):
-        # Else Napoleon takes what stands before a colon for a type: a comment, empty.
+        # An empty comment: otherwise Napoleon reads the text before a colon as a type.
         lines[:0] = ["..", ""]

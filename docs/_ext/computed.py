@@ -1,4 +1,4 @@
-"""What pages show that is computed or read: tables, a certificate, the notebooks."""
+"""Compute the parts of pages: tables, a certificate, the list of notebooks."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
 def epsilon_table() -> str:
-    """Return what mu means: epsilon at a delta, and the best a test can do."""
+    """Return a table of mu, its epsilon at a delta, and the power of the best test."""
     rows = [
         "| mu | epsilon at delta = 1e-5 | right guesses, at most |",
         "| --- | --- | --- |",
@@ -44,7 +44,7 @@ def mu_table() -> str:
 
 
 def composition_table() -> str:
-    """Return what many equal releases cost, exactly and by adding up epsilons."""
+    """Return the cost of many equal releases, exactly and by adding up epsilons."""
     rows = [
         "| releases of mu = 0.1 | mu in all | epsilon at delta = 1e-5 "
         "| epsilons added up, at delta = 1e-5 times their number |",
@@ -74,7 +74,7 @@ def certificate() -> str:
 
 
 def tutorials_table() -> str:
-    """Return the notebooks: their titles, and what one learns from each."""
+    """Return a table of the notebooks: their titles and what they teach."""
     rows = ["| notebook | |", "| --- | --- |"]
     for path in sorted(TUTORIALS.glob("*/*.ipynb")):
         first = "".join(json.loads(path.read_text())["cells"][0]["source"])

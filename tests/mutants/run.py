@@ -1,21 +1,21 @@
-"""Breaks the library on purpose, one line at a time, and sees that a test notices.
+"""Break the library on purpose, one line at a time, and check that a test notices.
 
 ``mutants.toml`` lists the breaks. Each has a name, a file, the text to replace (which
-must be there exactly once), the text to put in its place, and tests of which at least
-one must fail. The runner works on copies in a temporary folder: it never touches the
-working tree, and two runs may go on side by side.
+must occur exactly once), the replacement, and tests of which at least one must fail.
+The runner works on copies in a temporary folder: it never changes the working tree, and
+two runners can run at the same time.
 
     python tests/mutants/run.py                  # all of them, a few minutes
     python tests/mutants/run.py --only NAME ...  # some; or a pattern, such as 'cap-*'
-    python tests/mutants/run.py --check          # only whether the list is up to date
-    python tests/mutants/run.py --list           # only their names
+    python tests/mutants/run.py --check          # only check the list itself
+    python tests/mutants/run.py --list           # only list their names
 
-First all named tests run once without any break. A mutant whose text or tests are not
-there any more, or whose tests fail without it, is stale. The exit code is 1 if a mutant
-survives or is stale.
+First, all named tests run once without any break. A mutant is stale if its text or its
+tests no longer exist, or if its tests fail without the break. The exit code is 1 if a
+mutant survives or is stale.
 
-Processes are forked from one that has imported torch and the other libraries, but
-nothing of this one: a break costs little more than the time of its tests.
+Processes are forked from one that has imported torch and other libraries, but nothing
+from this one, so a mutant takes little more than the time of its tests.
 """
 
 import argparse
@@ -44,9 +44,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What the tests need of the repository.
+# The parts of the repository that the tests need.
 COPIED = ("botorch_dp", "examples", "tests", "conftest.py", "pyproject.toml")
-# What is imported before the first fork: what takes long, and starts no thread.
+# Modules imported before the first fork: they take long, and start no thread.
 PRELOADED = (
     "botorch.acquisition",
     "botorch.optim",
@@ -70,7 +70,7 @@ CAUGHT, SURVIVED, STALE, TIMED_OUT = "caught", "SURVIVED", "STALE", "TIMED OUT"
 
 
 class StaleError(Exception):
-    """A mutant that does not fit the present code."""
+    """A mutant that does not fit the current code."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Mutant:
     """One break.
 
     Attributes:
-        name: Its name, unique.
-        file: The file to break, from the root of the repository.
-        old: Text that the file has exactly once.
-        new: The text that takes its place.
-        tests: Files, classes or functions as pytest names them. At least one test in
-            them must fail.
+        name: The unique name of the mutant.
+        file: The file to break, relative to the root of the repository.
+        old: The text to replace, which occurs exactly once in the file.
+        new: The replacement.
+        tests: Files, classes or functions as pytest names them. At least one of their
+            tests must fail.
     """
 
     name: str
@@ -96,8 +96,8 @@ class Mutant:
         """Return the broken file.
 
         Raises:
-            StaleError: If the text is not there exactly once, or the result is not
-                Python.
+            StaleError: If the text does not occur exactly once, or the result is not
+                valid Python.
         """
         path = root / self.file
         if not path.is_file():
@@ -127,15 +127,15 @@ class Mutant:
 
 @dataclass
 class Outcome:
-    """What happened to some tests.
+    """The outcome of a set of tests.
 
     Attributes:
-        num_passed: How many passed.
-        failed: The node ids of those that failed.
-        missing: Which of the named tests are not there.
-        errors: What kept tests from being run at all.
-        timed_out: Whether they had to be stopped.
-        seconds: How long they took.
+        num_passed: The number of tests that passed.
+        failed: The node ids of the tests that failed.
+        missing: The named tests that do not exist.
+        errors: The reasons why tests could not run.
+        timed_out: Whether the tests were stopped because they took too long.
+        seconds: The duration of the tests.
     """
 
     num_passed: int = 0
@@ -147,7 +147,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """What it says about a mutant."""
+        """The status of the mutant that the tests ran on."""
         if self.timed_out:
             return TIMED_OUT
         if self.errors or self.missing or not (self.failed or self.num_passed):
@@ -156,7 +156,7 @@ class Outcome:
 
 
 def load(path: Path) -> list[Mutant]:
-    """Return the mutants of a TOML file, after checking that they are complete."""
+    """Read mutants from a TOML file, and check that they are complete."""
     wanted = {item.name for item in fields(Mutant)}
     mutants: list[Mutant] = []
     for entry in tomllib.loads(path.read_text())["mutant"]:
@@ -174,7 +174,7 @@ def load(path: Path) -> list[Mutant]:
 
 
 def stale(mutants: Iterable[Mutant], root: Path) -> dict[str, str]:
-    """Return why mutants do not fit the present files, by name."""
+    """Return the reasons why mutants do not fit the current files, by name."""
     problems: dict[str, str] = {}
     for mutant in mutants:
         try:
@@ -189,7 +189,7 @@ def stale(mutants: Iterable[Mutant], root: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def pristine_copy(root: Path) -> Iterator[Path]:
-    """Copy what is tested to a temporary folder, compiled once for all mutants."""
+    """Copy the tested files to a temporary folder, and compile them for all mutants."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         pristine = Path(folder).resolve() / "pristine"
         pristine.mkdir()
@@ -199,7 +199,7 @@ def pristine_copy(root: Path) -> Iterator[Path]:
                 shutil.copytree(root / name, pristine / name, ignore=ignore)
             elif (root / name).exists():
                 shutil.copy2(root / name, pristine / name)
-        # Not checked by size and time: a broken file may have those of the old one.
+        # Do not check size and time: a broken file may have those of the old one.
         compileall.compile_dir(
             pristine,
             quiet=1,
@@ -223,12 +223,12 @@ def broken_copy(pristine: Path, mutant: Mutant | None, name: str) -> Path:
 
 
 class _Plugin:
-    """Tells pytest which tests to run, and keeps what happened to them."""
+    """Select the tests that pytest runs, and record their outcomes."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self.tests = tests
         self.outcome = Outcome()
-        self.last: str | None = None  # the test that has begun last
+        self.last: str | None = None  # the test that started last
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         ids = [item.nodeid for item in items]
@@ -269,7 +269,7 @@ def _is_in(node: str, test: str) -> bool:
 
 
 def _test(folder: Path, tests: Sequence[str], options: Sequence[str]) -> Outcome:
-    """Run tests of a copy, in a process that has imported nothing of the library."""
+    """Run tests of a copy, in a process that has not imported the library yet."""
     os.chdir(folder)
     sys.path[:] = [
         str(folder),
@@ -297,7 +297,7 @@ def _test(folder: Path, tests: Sequence[str], options: Sequence[str]) -> Outcome
 def _child(
     folder: Path, tests: Sequence[str], options: Sequence[str], answer: Connection
 ) -> None:
-    os.setsid()  # so that it can be stopped with all that it started
+    os.setsid()  # so that it can be stopped together with its children
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -326,14 +326,14 @@ def run_tests(
     timeout: float,
     options: Sequence[str] = (),
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run the tests of each task in a copy of its own, and yield what happened.
+    """Run the tests of each task in a separate copy, and yield the outcomes.
 
     Args:
-        tasks: A name, what to break (None for nothing), and the tests.
+        tasks: Triples of a name, a mutant (None for no break), and tests.
         pristine: The copy to start from.
-        jobs: How many at a time.
-        timeout: After how many seconds to stop one.
-        options: Further options of pytest.
+        jobs: The number of tasks that run at the same time.
+        timeout: The number of seconds after which a task is stopped.
+        options: Additional options for pytest.
     """
     context = multiprocessing.get_context("fork")
     waiting, running = deque(tasks), list[_Running]()
@@ -358,7 +358,7 @@ def run_tests(
 
 
 def _outcome(one: _Running, timeout: float) -> Outcome | None:
-    """Return what happened if it is over, None if it is going on."""
+    """Return the outcome of a task that has ended, or None if it is still running."""
     seconds = time.monotonic() - one.start
     if one.answer.poll():
         try:
@@ -417,7 +417,7 @@ def run_unbroken(
 
 
 def run_mutants(mutants: Sequence[Mutant], pristine: Path, **how: Any) -> list[str]:
-    """Break, test, print a table; return the names of those that were not caught."""
+    """Run the mutants, print a table, and return the names of those not caught."""
     width = max((len(mutant.name) for mutant in mutants), default=0)
     tasks = [(mutant.name, mutant, mutant.tests) for mutant in mutants]
     missed: list[str] = []
@@ -478,20 +478,29 @@ def _chosen(mutants: Sequence[Mutant], patterns: Sequence[str]) -> list[Mutant]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for, and return the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time (2)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds (300)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="how many run at a time (2)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds per mutant (300)"
+    )
     parser.add_argument("--list", action="store_true", help="print names, run nothing")
     parser.add_argument(
-        "--check", action="store_true", help="see that the list fits, run nothing"
+        "--check",
+        action="store_true",
+        help="check that the list is up to date, run nothing",
     )
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the repository to break"
     )
     parser.add_argument(
-        "--mutants", type=Path, default=HERE / "mutants.toml", help="the list"
+        "--mutants",
+        type=Path,
+        default=HERE / "mutants.toml",
+        help="the list of mutants",
     )
     options = parser.parse_args(arguments)
     root = options.root.resolve()

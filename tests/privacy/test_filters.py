@@ -185,18 +185,19 @@ HISTORIES = st.lists(st.tuples(EVENTS, st.integers(1, 20)), min_size=1, max_size
 
 
 class TestAmounts:
-    @given(EXACT_HISTORIES, st.sampled_from(["gdp", "renyi", "basic"]))
-    @settings(max_examples=25, deadline=None)
-    def test_a_filter_never_counts_less_than_exact_accounting(self, history, name):
-        counter = make_filter(CAP, name)
+    @given(EXACT_HISTORIES)
+    @settings(max_examples=10, deadline=None)
+    def test_a_filter_never_counts_less_than_exact_accounting(self, history):
         accountant = PrivacyAccountant()
         for event, count in history:
             accountant.compose(event, count)
-        counted = counter.spent(counter.total(history)).amount
         # Privacy loss distributions round the loss of every release up to a grid of
         # about 1e-4 of the total, so what they report may exceed the truth by as much.
         rounding = 1e-4 * sum(count for _, count in history)
-        assert counted >= accountant.get_epsilon(CAP.delta) * (1 - rounding)
+        exact = accountant.get_epsilon(CAP.delta) * (1 - rounding)  # slow: once for all
+        for name in ("gdp", "renyi", "basic"):
+            counter = make_filter(CAP, name)
+            assert counter.spent(counter.total(history)).amount >= exact
 
     @given(HISTORIES, EVENTS, st.sampled_from(["gdp", "renyi", "basic"]))
     @settings(max_examples=60, deadline=None)

@@ -402,11 +402,11 @@ class TestAudit:
     """Two users, opposed and with gradients far beyond B: the worst pair there is.
 
     Their messages have means B u and -B u, 2 B apart against noise of 2 B / mu. Along u
-    they are N(-mu/2, 1) and N(mu/2, 1) in units of the noise; 1,500 messages a side
+    they are N(-mu/2, 1) and N(mu/2, 1) in units of the noise; 1,000 messages a side
     refute half the claim with power above 0.999, as the test of power computes.
     """
 
-    COUNT = 1500
+    COUNT = 1000
 
     def samples(self, name, guarantee, mechanism, seed, broken=None):
         asked, slope = queries()[name], [30.0, -40.0, 0.0]
@@ -430,8 +430,13 @@ class TestAudit:
         power = mu_audit_power(true_mu=1.0, claimed_mu=0.5, num_samples=self.COUNT)
         assert power > 0.999
 
-    @pytest.mark.parametrize("name", queries())
-    @pytest.mark.parametrize("kind", GAUSSIAN)
+    # The query sets the sensitivity and the kind sets the noise: no need for all pairs.
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [*((name, "gdp") for name in queries()), *(("stencil", k) for k in GAUSSIAN)][
+            1:
+        ],
+    )
     def test_gaussian(self, name, kind):
         guarantee, mechanism = GAUSSIAN[kind]
         low, high = self.samples(name, guarantee, mechanism, seed=20)
