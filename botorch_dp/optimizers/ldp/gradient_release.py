@@ -35,6 +35,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     WeakGuaranteeWarning,
 )
+from botorch_dp.privacy.accountant import Chargeable
 from botorch_dp.privacy.calibration import (
     check_guarantee,
     classical_gaussian_noise_std,
@@ -42,7 +43,7 @@ from botorch_dp.privacy.calibration import (
 from botorch_dp.privacy.clipping import clip_rows
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
-from botorch_dp.privacy.ledger import Chargeable, Ledger
+from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise
 
