@@ -170,7 +170,7 @@ def test_summaries_of_the_first_api_page_have_no_raw_markup(api):
 
 
 def test_short_names_find_their_documentation():
-    pytest.importorskip("sphinx")
+    pytest.importorskip("docutils")
     find = importlib.import_module("cross_references").find
     names = ["optimizers.LDPBO", "optimizers.LDPBO.run", "optimizers.DPGIBO.run"]
     entry = ("page", "id", "class", False)
