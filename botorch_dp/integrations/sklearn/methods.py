@@ -35,7 +35,15 @@ METHODS = ("dp-gibo", "stable", "kusner")
 # The arguments of the optimizers that PrivateSearch sets itself.
 _RESERVED = {
     "DPGIBO": {"bounds", "transform", "initial_x", "clip_norm"},
-    "PrivateBO": {"candidates", "bounds", "release", "what", "loss_range", "adaptive"},
+    "PrivateBO": {
+        "candidates",
+        "bounds",
+        "release",
+        "output",
+        "what",
+        "loss_range",
+        "adaptive",
+    },
     "both": {"num_records", "guarantee", "num_steps", "ledger", "generator"},
 }
 T = TypeVar("T")

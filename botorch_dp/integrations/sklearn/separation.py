@@ -4,6 +4,7 @@ The checks never compare values, because an exception that depends on them would
 release. Names of rows and columns, shapes and types count as public.
 """
 
+import importlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from botorch_dp.exceptions import InvalidArgumentError
 
 # The effort limit of numpy's exact search for shared memory.
 _WORK: Any = 10_000
+_OLDEST_PANDAS = (3, 1)
 
 
 def check_separate(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
@@ -43,6 +45,7 @@ def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
         )
     if _num_samples(X_val) == 0:
         raise InvalidArgumentError("X_val must contain at least one record, got none.")
+    _refuse_old_pandas(X, y, X_val, y_val)
     for name, given in (("X", X), ("X_val", X_val)):
         if hasattr(given, "columns") and not hasattr(given, "iloc"):
             raise InvalidArgumentError(
@@ -68,6 +71,24 @@ def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
                 f"X_val must have the features of X, {features}, got "
                 f"{private_features}."
             )
+
+
+def _refuse_old_pandas(*data: Any) -> None:
+    """Raise if pandas may let one private cell change how others are read.
+
+    Before 3.1, pandas parses columns of times, periods and durations as a whole, and
+    one odd cell changes the others in ways that cannot be undone.
+    """
+    if not any(hasattr(given, "iloc") for given in data):
+        return
+    version = importlib.import_module("pandas").__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_PANDAS:
+        raise InvalidArgumentError(
+            "X, y, X_val and y_val need pandas 3.1 or newer if they are data frames or "
+            f"series, got pandas {version}, with which one odd cell in a column of "
+            "times may change the losses of other records. Upgrade pandas, or pass "
+            "numpy arrays."
+        )
 
 
 def _names(X: Any) -> list[Any] | None:

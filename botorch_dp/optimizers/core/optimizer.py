@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from botorch_dp._deprecated import renamed_attribute
 from botorch_dp._validation import check_callable, check_count
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
@@ -93,6 +94,7 @@ class Optimizer(Stateful):
 
     name: ClassVar[str]
     noun: ClassVar[str] = "one loss for each record and point"
+    coordinates = renamed_attribute("coordinates", "search_box")
 
     def __init__(
         self,

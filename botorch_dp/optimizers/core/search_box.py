@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from botorch_dp._deprecated import renamed_names
 from botorch_dp._validation import check_box, check_choice, check_inside, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 
@@ -96,3 +97,6 @@ class SearchBox:
 
     def _take_logs(self, X: Tensor) -> Tensor:
         return torch.where(self._log, X.clamp(min=torch.finfo(X.dtype).tiny).log(), X)
+
+
+__getattr__ = renamed_names(__name__, {"Coordinates": "SearchBox"})

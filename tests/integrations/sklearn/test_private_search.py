@@ -247,7 +247,7 @@ CATEGORIES = {"level": Real(0.0, 1.0), "sign": ["plus", "minus"]}
         (
             {"level": Real(0, 1)},
             {"method": "stable", "method_options": {"x": 1}},
-            "other options",
+            "does not take these options",
         ),
         ({"level": Real(0, 1)}, {"ledger": "file.db"}, "ledger must be a botorch_dp.L"),
         ({"level": Real(0, 1)}, {"num_steps": 0}, "num_steps must be a whole number"),

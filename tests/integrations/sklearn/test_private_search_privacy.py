@@ -22,12 +22,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from botorch_dp import GDP, ApproxDP, Ledger, PrivateBO, PureDP
+from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
 from botorch_dp.integrations.sklearn import methods as methods_module
 from botorch_dp.integrations.sklearn import private_search as private_search_module
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import GaussianEvent
 
 pytestmark = pytest.mark.default_device
@@ -509,5 +510,5 @@ class TestAudit:
 
     def test_finds_scores_that_are_not_clipped(self, monkeypatch):
         """Losses of ten where the range says one: the audit must notice."""
-        monkeypatch.setattr(PrivateBO, "_clip", lambda self, private: 10 * private)
+        monkeypatch.setattr(ReleaseProblem, "clip", lambda self, private: 10 * private)
         assert self._lower_bound() > self.EPSILON

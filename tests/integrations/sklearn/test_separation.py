@@ -125,3 +125,21 @@ class TestAlike:
 
     def test_missing_values_are_the_records_own_business(self):
         check_alike(X, Y, np.full_like(X, np.nan), Y)
+
+
+class TestPandas:
+    @pytest.mark.parametrize("version", ["2.2.3", "3.0.0", "3.0.4rc1", "1.5"])
+    def test_old_ones_are_refused(self, monkeypatch, version):
+        monkeypatch.setattr(pd, "__version__", version)
+        first, second = frames(range(50), range(50, 100))
+        with pytest.raises(InvalidArgumentError, match=r"need pandas 3\.1 or newer"):
+            check_alike(first, None, second, None)
+        with pytest.raises(InvalidArgumentError, match=f"got pandas {version}, with"):
+            check_alike(X[:50], FRAME.a[:50], X[50:], FRAME.a[50:])
+        check_alike(X[:50], Y[:50], X[50:], Y[50:])
+
+    @pytest.mark.parametrize("version", ["3.1.0", "3.2.0rc0", "4.0.0", "10.0"])
+    def test_new_ones_are_not(self, monkeypatch, version):
+        monkeypatch.setattr(pd, "__version__", version)
+        first, second = frames(range(50), range(50, 100))
+        check_alike(first, None, second, None)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from botorch_dp import RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.core import search_box
 from botorch_dp.optimizers.core.search_box import SearchBox
 
 CPU = torch.device("cpu")
@@ -92,3 +94,10 @@ class TestBadInput:
             InvalidArgumentError, match="initial_x must lie within bounds"
         ):
             search_box.check_inside("initial_x", outside)
+
+
+def test_earlier_names():
+    with pytest.warns(DeprecationWarning, match="use .*SearchBox"):
+        assert search_box.Coordinates is SearchBox
+    with pytest.warns(DeprecationWarning, match=r"RandomSearch\.coordinates is"):
+        assert RandomSearch(box([0.0], [1.0]), 10, 2).coordinates.dim == 1
