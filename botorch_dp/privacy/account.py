@@ -1,4 +1,4 @@
-"""The account of a run: its charges in a ledger, which may hold those of other runs."""
+"""The account of one run: its charges in a ledger that other runs may share."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ _Charge = dict[str, Any]
 class RunAccount:
     """Charges a ledger for one run, and knows which of its entries are the run's.
 
-    Pass it to a mechanism in place of the ledger. The ledger is the only book: what the
-    run has spent is read from its entries, so that a run interrupted between a charge
-    and its draw has still paid.
+    Pass it to a mechanism instead of the ledger. The spending of the run is always read
+    from the entries of the ledger, so a run that is interrupted between a charge and
+    its draw has still paid.
 
     Args:
         ledger: The ledger to charge.
-        run: The identity of the run, which no other run has.
+        run: The unique identity of the run.
         adjacency: The neighbouring data sets for which the run states its costs.
         unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
         condition: What the costs rest on, in words, if they do not hold in the worst
@@ -40,9 +40,9 @@ class RunAccount:
             release is then charged as an :class:`AssumedEvent` with this delta.
 
     Attributes:
-        runs: Under which identities the run was charged. A run that goes on from a
-            state keeps those of the state and charges under its own, so that copies of
-            one state can be told apart.
+        runs: The identities under which the run was charged. A run that resumes from a
+            state keeps the identities of the state and charges under its own, so copies
+            of one state can be distinguished.
 
     Example:
         >>> from botorch_dp.privacy import GDP, GaussianMechanism, Ledger
@@ -67,7 +67,7 @@ class RunAccount:
         self.runs = [run]
         self.adjacency, self.unit = adjacency, unit
         self.condition, self.failure = condition, failure
-        self._read = 0  # how many of the ledger's entries have been looked at
+        self._read = 0  # how many of the ledger's entries have been read
         self._own: list[LedgerEntry] = []
 
     @property
@@ -133,8 +133,8 @@ class RunAccount:
     def reserve(self, plan: Plan) -> None:
         """Raise unless the ledger can pay for a whole plan of fixed releases.
 
-        Call it before the first evaluation, so that hours of work are not refused in
-        the end.
+        Call it before the first evaluation, so that a long run is not refused at its
+        end.
 
         Args:
             plan: Pairs of an event and how many releases have that cost.
@@ -146,11 +146,11 @@ class RunAccount:
     ) -> None:
         """Draw the noise of all charges so far from a seeded source, and discard it.
 
-        A run that goes on from a state would otherwise draw the same noise again.
+        A run that resumes from a state would otherwise draw the same noise again.
 
         Args:
             mechanism: The mechanism of the run.
-            size: How many numbers one release has.
+            size: The number of values in one release.
             device: The device on which it draws.
         """
         if isinstance(mechanism.noise_source, SeededNoise):
@@ -167,7 +167,7 @@ class RunAccount:
 
         Args:
             state: What :meth:`state_dict` returned.
-            plan: The plan of this run, of which its charges must be a part.
+            plan: The plan of this run, which must contain the charges of the state.
             secure: Whether this run draws secure noise.
 
         Raises:
@@ -220,7 +220,7 @@ class RunAccount:
         return [(planned, count) for planned, count in left if count]
 
     def load_state_dict(self, state: Mapping[str, Any], plan: Plan) -> None:
-        """Go on from a checked state: charge what the ledger lacks, all or nothing.
+        """Resume from a checked state: charge what the ledger lacks, all or nothing.
 
         Args:
             state: A state that :meth:`check_state` accepted.
@@ -244,7 +244,7 @@ class RunAccount:
             )
         releases = [(PrivacyEvent.from_dict(c["event"]), c["count"]) for c in missing]
         try:
-            # A new ledger accounts for the whole plan, of which the state made a part.
+            # A new ledger accounts for the whole plan; the state has used a part of it.
             whole = releases if len(self.ledger) else plan
             self.ledger.reserve(whole, adjacency=self.adjacency, unit=self.unit)
         except BudgetExceededError as error:
@@ -284,7 +284,7 @@ def _charges_of(entries: Iterable[LedgerEntry]) -> list[_Charge]:
 
 
 def _difference(charges: list[_Charge], known: list[_Charge]) -> list[_Charge]:
-    """Return the charges that are not among the known ones, counts considered."""
+    """Return the charges that are not among the known ones, with their counts."""
 
     def key(charge: _Charge) -> str:
         return repr(sorted((k, v) for k, v in charge.items() if k != "count"))

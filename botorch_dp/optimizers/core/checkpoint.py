@@ -1,4 +1,4 @@
-"""Checkpoints: public state in a file that is either the old one or the new one."""
+"""Checkpoints: public state in a file that is replaced atomically."""
 
 import contextlib
 import os
@@ -12,10 +12,10 @@ from botorch_dp.exceptions import OptimizerStateError
 
 
 def write_checkpoint(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write the state so that a crash at any moment leaves a whole file.
+    """Write the state so that a crash at any moment leaves a complete file.
 
-    It goes to a file beside ``path``, is forced to the disk, and takes the place of
-    ``path`` in one step.
+    The state is written to a temporary file next to ``path`` and flushed to the disk.
+    The temporary file then replaces ``path`` atomically.
     """
     path = Path(path)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -44,7 +44,7 @@ def read_checkpoint(
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        # Not torch's own words: they advise to load the file in an unsafe way.
+        # Do not repeat torch's message: it recommends loading the file unsafely.
         raise OptimizerStateError(
             f"checkpoint {os.fspath(path)!r} cannot be read ({type(error).__name__}): "
             "it is damaged, or was not written by this library. Name another file, or "

@@ -56,7 +56,7 @@ class OptimizationResult:
         x: The last point, or the best if the method knows it, a ``d`` tensor. NaN if
             no point was released.
         average: The mean of the second half of the iterates in search coordinates,
-            which is steadier under noise; x if there are no iterates. On a stream, the
+            which varies less under noise; x if there are no iterates. On a stream, the
             average that the user chose.
         history: Public facts about each step.
         certificate: What is guaranteed, to whom, and under which assumptions.
@@ -187,14 +187,14 @@ class Optimizer(Stateful):
         progress: bool = True,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> OptimizationResult:
-        """Ask and tell until done.
+        """Call ``ask`` and ``tell`` until all steps are done.
 
         Args:
             objective: A function from ``b x d`` points to the losses that :meth:`tell`
                 takes, with the same record in row i in every call.
             progress: Whether to show a progress bar.
             checkpoint: A file that is written after every step. If it exists, the run
-                goes on from it. The ledger must outlive the process as well: unless it
+                resumes from it. The ledger must outlive the process as well: unless it
                 has a path, it is kept in ``<checkpoint>.ledger``.
         """
         check_callable(

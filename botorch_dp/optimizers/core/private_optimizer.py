@@ -1,4 +1,4 @@
-"""What all private optimizers share: an account in a ledger, and a plan for it."""
+"""The base of all private optimizers: an account in a ledger and a plan of releases."""
 
 import uuid
 from abc import abstractmethod
@@ -93,7 +93,7 @@ class PrivateOptimizer(Optimizer):
         return super().ask()
 
     def certificate(self) -> Certificate:
-        """Return what is guaranteed of everything that the ledger was charged with."""
+        """Return what is guaranteed about everything charged to the ledger."""
         return Certificate.from_ledger(
             self.ledger,
             assumptions=(*self.assumptions, *OF_TOLD_LOSSES),
@@ -112,7 +112,7 @@ class PrivateOptimizer(Optimizer):
         return {**shown, "budget": repr(self.guarantee)}
 
     def _num_due(self, num_steps: int) -> int:
-        """Return how many charges so many steps must have made."""
+        """Return how many charges a number of steps must have made."""
         return num_steps
 
     def _keep_ledger_at(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Private values: what ``tell`` takes, how it is checked, and what is kept of it."""
+"""Private values: the inputs of ``tell``, their checks, and the kept losses."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ _CHUNK = 65536
 
 
 class PrivateValues:
-    """The only home of private tensors that outlive a call.
+    """The only place where private tensors outlive a call.
 
     It holds the losses of every record at the points seen so far. Only :meth:`blocks`
     and :meth:`columns` hand them out, to code that feeds a mechanism. They cannot be

@@ -1,4 +1,4 @@
-"""One protocol for everything that can be saved and can go on from what was saved."""
+"""One protocol for every object that can be saved and resumed."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class Stateful(ABC):
         """
 
     def _state(self) -> dict[str, Any]:
-        """Return what has to be saved beside the settings."""
+        """Return what has to be saved in addition to the settings."""
         return {}
 
     def _check_state(self, state: dict[str, Any]) -> None:  # noqa: B027
@@ -44,7 +44,7 @@ class Stateful(ABC):
         """Take over a state that has been checked and paid for."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, from which :meth:`load_state_dict` goes on.
+        """Return the state, from which :meth:`load_state_dict` resumes.
 
         It may be published if the class is private: it holds releases and what follows
         from them.
@@ -52,7 +52,7 @@ class Stateful(ABC):
         return self._make_state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of the same class with the same settings.
+        """Resume from a state of the same class with the same settings.
 
         Raises:
             OptimizerStateError: If it is not such a state. Nothing has changed.

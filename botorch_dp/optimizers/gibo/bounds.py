@@ -3,7 +3,7 @@ r"""What is proven about DP-GIBO, as functions of public numbers.
 DP-GIBO takes T steps against a gradient that is averaged over n records, each clipped
 to norm B, and made private by noise of standard deviation
 :math:`\sigma = 2 B \sqrt T / (n \mu)` in each of d coordinates. [Sopa2025dpgibo]_
-bounds, with probability :math:`1 - \delta` (the ``failure_probability``, no relation to
+bounds, with probability :math:`1 - \delta` (the ``failure_probability``, not related to
 a privacy delta) and step sizes :math:`\eta \le 1/L`,
 
 * Theorem 3.2, the mean of the squared gradient norms along the way:
@@ -43,7 +43,7 @@ from botorch_dp._validation import (
 )
 from botorch_dp.exceptions import InvalidArgumentError
 
-# step_size = 1 / smoothness, rounded, is no step above 1 / smoothness.
+# A step_size of 1 / smoothness may exceed it by a rounding error.
 _ROUNDING = 1e-12
 
 

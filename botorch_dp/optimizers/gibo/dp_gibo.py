@@ -50,7 +50,7 @@ class GradientInformationDescent(GradientDescent):
         return {**super().settings(), **self.geometry.settings()}
 
     def _propose(self) -> Tensor:
-        # Line 4: the points that leave least unknown of the gradient at theta.
+        # Line 4: the points that leave the least uncertainty about the gradient.
         theta = self._parameter
         nearby = self.geometry.nearby(self._points, theta)
         new = self.geometry.new_points(
@@ -162,8 +162,8 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: Its learning rate, in search coordinates.
         initial_x: Where to start; the centre of the box by default.
-        window: How many of the nearest points seen before the surrogate uses beside
-            the new ones; by default 4 (d + 1), so that the cost of a step does not
+        window: How many of the nearest earlier points the surrogate uses in addition
+            to the new ones; by default 4 (d + 1), so that the cost of a step does not
             grow. Losses in one tensor are kept inside until the run ends (8 n bytes a
             point). Losses in chunks are not kept: the points of the window are asked
             for again, and ``window=0`` asks for new points only.

@@ -46,7 +46,7 @@ class GIBOGeometry:
         kernel: A twice differentiable kernel; by default RBF with length scale 0.5.
         noise_variance: The variance of the observations' noise.
         mean: ``"constant"`` or ``"zero"``.
-        window: How many of the nearest points seen before the surrogate uses; by
+        window: How many of the nearest earlier points the surrogate uses; by
             default 4 (d + 1).
         batch_size: The number of new points a step; d + 1 by default.
         tolerance: The trace that new points have to reach (Algorithm 2); excludes
@@ -90,7 +90,7 @@ class GIBOGeometry:
                 "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
                 f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
             )
-        # A constant mean takes up one point: of a single one, nothing is left.
+        # A constant mean uses up one point: a single point gives no gradient.
         self._fewest = 2 if self.mean == "constant" else 1
         self.batch_size = check_count(
             "batch_size",
@@ -112,7 +112,7 @@ class GIBOGeometry:
         }
 
     def nearby(self, points: Tensor, theta: Tensor) -> list[int]:
-        """Return which of the points seen before the surrogate uses, oldest first.
+        """Return which of the earlier points the surrogate uses, oldest first.
 
         Args:
             points: All points seen before, ``M x d``.
@@ -120,9 +120,9 @@ class GIBOGeometry:
         """
         if self.window >= len(points):
             return list(range(len(points)))
-        # Among a few times as many as needed, so that the cost does not grow with M.
+        # Look at a few times as many as needed, so the cost does not grow with M.
         order = nearest_points(self.kernel, points, theta, 4 * self.window)
-        # Where the iterate rests, points repeat: copies come after all others.
+        # If the iterate does not move, points repeat: put copies after all others.
         _, which = points[order].unique(dim=0, return_inverse=True)
         seen: set[int] = set()
         first: list[int] = []
@@ -149,14 +149,14 @@ class GIBOGeometry:
         return found.weights, float(found.trace)
 
     def new_points(self, theta: Tensor, seen: Tensor, *, seed: int) -> Tensor:
-        """Return the points that leave least unknown of the gradient at theta.
+        """Return the points that leave the least uncertainty about the gradient.
 
         Args:
             theta: The current point, a ``d`` tensor.
             seen: The points that the surrogate uses already, ``M x d``.
             seed: A public seed of random starts.
         """
-        # Targets do not matter to where points go.
+        # The choice of points does not depend on the targets.
         model = GradientGP(
             seen, torch.zeros_like(seen[:, :1]), self.kernel, self.noise_variance
         )
@@ -214,7 +214,7 @@ class GIBOGeometry:
     ) -> int:
         """Return the fewest points that reach the tolerance (Algorithm 2, line 4).
 
-        It bisects: except for rounding, more points leave less unknown.
+        It bisects: except for rounding, more points leave less uncertainty.
         """
         seen = model.train_inputs[0]
         low, high = self._fewest, 2 * self.dim

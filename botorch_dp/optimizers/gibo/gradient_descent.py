@@ -97,7 +97,7 @@ class GradientDescent(Optimizer):
 
     @abstractmethod
     def _release(self, private_mean: Tensor) -> Tensor:
-        """Return what the optimizer learns of the mean gradient."""
+        """Return what the optimizer learns about the mean gradient."""
 
     def _clipped_mean(self, private_gradients: Iterable[Tensor]) -> Tensor:
         """Return the mean of the clipped gradients of all records, in chunks."""

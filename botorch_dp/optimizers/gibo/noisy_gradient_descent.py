@@ -1,4 +1,4 @@
-"""Private gradient descent on true gradients: what DP-GIBO is compared with.
+"""Private gradient descent on true gradients, for comparison with DP-GIBO.
 
 References:
     .. [Avella2023noisy] M. Avella-Medina, C. Bradshaw and P.-L. Loh. Differentially

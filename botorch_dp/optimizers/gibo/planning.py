@@ -126,7 +126,7 @@ def plan(
 
     The clip norm is ``gradient_bound``. The noise grows with it, so a larger one only
     costs. A smaller one clips records, which biases the gradient in a way that these
-    bounds do not cover; it is as private, and may be worth a try. The step size is
+    bounds do not cover; it is equally private, and may be worth a try. The step size is
     ``1 / smoothness``, which is best for every bound.
 
     Args:

@@ -48,7 +48,7 @@ class UpdateRule:
         )
 
     def start(self, point: Tensor, state: dict[str, Any] | None = None) -> "Follower":
-        """Return what moves a ``d`` tensor, from the beginning or from a state."""
+        """Return a follower of a ``d`` tensor, from the beginning or from a state."""
         return Follower(point, self._optimizer, state)
 
     def _optimizer(self, parameter: torch.nn.Parameter) -> Optimizer:
@@ -56,7 +56,7 @@ class UpdateRule:
         return self._make([parameter], **rate)
 
     def check(self, point: Tensor) -> None:
-        """Take a step that goes nowhere, before a real one has been paid for."""
+        """Take a step with no effect, before a real step has been paid for."""
         try:
             self.start(point).follow(torch.zeros_like(point), lambda moved: moved)
         except Exception as error:
