@@ -14,7 +14,7 @@ from botorch_dp.exceptions import (
 from botorch_dp.privacy.budget import check_affordable
 from botorch_dp.privacy.entries import LedgerEntry, costs_the_same
 from botorch_dp.privacy.events import AssumedEvent, PrivacyEvent
-from botorch_dp.privacy.ledger import Ledger
+from botorch_dp.privacy.ledger import LOCK, Ledger
 from botorch_dp.privacy.mechanisms import GaussianMechanism
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise
 
@@ -63,12 +63,25 @@ class RunAccount:
         condition: str | None = None,
         failure: float = 0.0,
     ) -> None:
-        self.ledger = check_ledger("ledger", ledger)
         self.runs = [run]
+        self.ledger = ledger
         self.adjacency, self.unit = adjacency, unit
         self.condition, self.failure = condition, failure
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that the run charges."""
+        return self._ledger
+
+    @ledger.setter
+    def ledger(self, ledger: Ledger) -> None:
+        with LOCK:
+            self._ledger = check_ledger("ledger", ledger)
+            self._start_reading()
+
+    def _start_reading(self) -> None:
         self._read = 0  # how many of the ledger's entries have been read
-        self._own: list[LedgerEntry] = []
+        self._own: dict[int, LedgerEntry] = {}  # by their numbers
 
     @property
     def run(self) -> str:
@@ -78,15 +91,25 @@ class RunAccount:
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
         """The entries of the ledger that belong to this run."""
-        new = self.ledger.entries_since(self._read)
-        self._read += len(new)
-        self._own += [entry for entry in new if entry.run in self.runs]
-        return tuple(self._own)
+        with LOCK:  # another thread may ask whether the run is done
+            new = self.ledger.entries_since(self._read)
+            self._own |= {e.number: e for e in new if e.run in self.runs}
+            # Last: if this is interrupted, the same entries are read once more.
+            self._read += len(new)
+            return tuple(self._own.values())
 
     @property
     def num_charged(self) -> int:
         """How many releases of this run the ledger was charged for."""
         return sum(entry.count for entry in self.entries)
+
+    @property
+    def num_known(self) -> int:
+        """The same, without reading the ledger, which may fail.
+
+        After a charge, use this one: nothing may fail once a release was paid for.
+        """
+        return sum(entry.count for entry in self._own.values())
 
     def charge(
         self,
@@ -108,7 +131,7 @@ class RunAccount:
             noise: The name of the noise source.
             unit: Who is protected.
         """
-        return self.ledger.charge(
+        entry = self.ledger.charge(
             self.cost(event),
             count=count,
             mechanism=mechanism,
@@ -118,6 +141,8 @@ class RunAccount:
             run=self.run,
             condition=self.condition,
         )
+        self._own[entry.number] = entry
+        return entry
 
     def cost(self, event: PrivacyEvent) -> PrivacyEvent:
         """Return what a release costs, with the probability that its bound fails."""
@@ -139,7 +164,9 @@ class RunAccount:
         Args:
             plan: Pairs of an event and how many releases have that cost.
         """
-        check_affordable(self.ledger, plan, self.adjacency, unit=self.unit)
+        check_affordable(
+            self.ledger, plan, self.adjacency, unit=self.unit, run=self.run
+        )
 
     def skip_noise(
         self, mechanism: GaussianMechanism, *, size: int, device: torch.device
@@ -173,7 +200,10 @@ class RunAccount:
         Raises:
             ValueError: If it is not a state of such a run.
         """
-        num_charged = 0
+        num_charged, runs = 0, state["runs"]
+        named = isinstance(runs, list) and all(isinstance(run, str) for run in runs)
+        if not named or not runs:
+            raise ValueError(f"runs {runs!r}")
         for charge in state["charges"]:
             event = PrivacyEvent.from_dict(charge["event"])
             entry = LedgerEntry(number=1, time="", **{**charge, "event": event})
@@ -187,12 +217,10 @@ class RunAccount:
                 raise ValueError(
                     f"a charge with {entry.noise} noise, but secure={secure}"
                 )
-            if entry.run not in state["runs"]:
+            if entry.run not in runs:
                 raise ValueError(f"a charge of another run, {entry.run!r}")
             num_charged += entry.count
         self.left_of(plan, state["charges"])
-        if not state["runs"] or not all(isinstance(run, str) for run in state["runs"]):
-            raise ValueError(f"runs {state['runs']!r}")
         return num_charged
 
     def left_of(
@@ -233,8 +261,10 @@ class RunAccount:
         missing = _difference(state["charges"], _charges_of(self.ledger.entries))
         if missing:
             self._charge_missing(missing, plan)
-        self.runs = [*state["runs"], self.run]
-        self._read, self._own = 0, []
+        with LOCK:
+            self._start_reading()
+            self.runs = [*state["runs"], self.run]
+            _ = self.entries  # so that num_known knows them
 
     def _charge_missing(self, missing: list[_Charge], plan: Plan) -> None:
         if self.ledger.adjacency not in (None, self.adjacency):

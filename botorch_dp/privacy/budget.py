@@ -74,6 +74,7 @@ def check_affordable(
     adjacency: str,
     *,
     unit: str = "record",
+    run: str = "",
 ) -> None:
     """Raise before hours of work if the ledger would refuse their release in the end.
 
@@ -82,13 +83,14 @@ def check_affordable(
         plan: Pairs of an event and how many releases have that cost.
         adjacency: The neighbouring data sets for which the costs are stated.
         unit: Who is protected.
+        run: The identity of the run that makes the plan.
     """
     if ledger.adjacency not in (None, adjacency):
         raise InvalidArgumentError(
             f"ledger must have charges for adjacency={adjacency!r}, got "
             f"{ledger.adjacency!r}: costs for different neighbours do not add up."
         )
-    ledger.reserve(plan, adjacency=adjacency, unit=unit)
+    ledger.reserve(plan, adjacency=adjacency, unit=unit, run=run)
 
 
 def mean_sensitivity(width: float, num_records: int) -> float:

@@ -55,7 +55,7 @@ def clip_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor
     """
     check_private_tensor("private_rows", private_rows, min_dim=1)
     check_choice("norm", norm, tuple(_NORMS))
-    bound = _check_bound(bound, private_rows.dtype)
+    bound = check_bound(bound, private_rows.dtype)
     private_rows = private_rows.detach()
     unit_rows, largest, finite = _scale_to_unit(private_rows)
     unit_norms = _norms(unit_rows, norm)  # between 1 and d for rows that are not zero
@@ -152,7 +152,7 @@ def private_clipping_diagnostics(
     """
     check_private_tensor("private_rows", private_rows, min_dim=1)
     check_choice("norm", norm, tuple(_NORMS))
-    bound = _check_bound(bound, private_rows.dtype)
+    bound = check_bound(bound, private_rows.dtype)
     unit_rows, largest, finite = _scale_to_unit(private_rows.detach())
     norms = (largest * _norms(unit_rows, norm))[finite]
     return PrivateClippingDiagnostics(
@@ -185,7 +185,8 @@ def _norms(unit_rows: Tensor, norm: str) -> Tensor:
     )
 
 
-def _check_bound(bound: float, dtype: torch.dtype) -> float:
+def check_bound(bound: float, dtype: torch.dtype) -> float:
+    """Return a clip norm if values of this dtype can be clipped to it."""
     bound = check_positive("bound", bound)
     info = torch.finfo(dtype)
     smallest = info.tiny / info.eps  # below this, rounding is no longer relative

@@ -42,12 +42,12 @@ DEFAULT_DELTA = 1e-5
 
 # All ledgers of a process share one lock. A fork waits for it, so that a child inherits
 # neither a lock that nobody will release nor an open connection.
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_LOCK.acquire,
-        after_in_parent=_LOCK.release,
-        after_in_child=_LOCK.release,
+        before=LOCK.acquire,
+        after_in_parent=LOCK.release,
+        after_in_child=LOCK.release,
     )
 
 
@@ -98,7 +98,7 @@ class Ledger:
                 )
         header = LedgerHeader(id=uuid.uuid4().hex, cap=cap, filter=filter).to_row()
         self._store: MemoryStore | SQLiteStore
-        with _LOCK:
+        with LOCK:
             self._store = (
                 MemoryStore(header) if path is None else SQLiteStore(path, header)
             )
@@ -129,34 +129,34 @@ class Ledger:
     @property
     def filter(self) -> str | None:
         """The name of the cap's filter; None while that is undecided."""
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return None if self._book.counter is None else self._book.counter.filter
 
     @property
     def digest(self) -> str:
         """The hexadecimal digest of the header and of all rows so far."""
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return self._book.head.digest
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
         """Every charge so far, including those of other processes."""
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return tuple(self._book.entries)
 
     def entries_since(self, number: int) -> tuple[LedgerEntry, ...]:
         """Return every charge after the first ``number`` ones."""
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return tuple(self._book.entries[number:])
 
     @property
     def plan(self) -> LedgerPlan | None:
         """The plan that was made before the first charge, if there is one."""
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return self._book.plan
 
@@ -171,7 +171,7 @@ class Ledger:
         return self._of_first_charge("unit")
 
     def __len__(self) -> int:
-        with _LOCK:
+        with LOCK:
             self._refresh()
             return len(self._book.entries)
 
@@ -273,7 +273,7 @@ class Ledger:
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
         releases = ((event, check_releases("count", count)),)
-        with _LOCK:
+        with LOCK:
             self._refresh()
             if self._book.counter is None or self._book.counter.admits(releases):
                 return True
@@ -326,14 +326,14 @@ class Ledger:
         counter = self._book.counter
         if counter is None:
             return True
-        with _LOCK:
+        with LOCK:
             self._refresh()
             if not counter.is_untouched or counter.admits(releases):
                 return False
         return counter.fits_exactly(releases)
 
     def _of_first_charge(self, name: str) -> str | None:
-        with _LOCK:
+        with LOCK:
             self._refresh()
             entries = self._book.entries
             return str(getattr(entries[0], name)) if entries else None
@@ -349,7 +349,7 @@ class Ledger:
             What was appended: nothing, a plan, a charge, or a plan and a charge.
         """
         exactly = self._fits_exactly(releases)
-        with _LOCK:
+        with LOCK:
             with self._store.transaction() as transaction:
                 self._book.read(transaction.read_after(self._book.head))
                 items = self._book.admit(item, releases, exactly=exactly)

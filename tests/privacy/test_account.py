@@ -1,5 +1,7 @@
 """The account of a run: its entries in a shared ledger, its states, its plans."""
 
+import threading
+
 import pytest
 import torch
 
@@ -82,7 +84,71 @@ class TestCharges:
         assert not account.entries
 
 
+class TestReading:
+    def test_by_several_threads(self):
+        """Others ask how much was charged while the run goes on."""
+        ledger = Ledger()
+        account, stop = RunAccount(ledger, "run"), threading.Event()
+
+        def poll():
+            while not stop.is_set():
+                assert account.num_charged <= 60
+
+        threads = [threading.Thread(target=poll) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(60):
+            account.charge(GaussianEvent(4.0))
+            ledger.charge(GaussianEvent(4.0))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert account.num_charged == account.num_known == 60
+        assert account._read == len(ledger) == 120
+
+    def test_an_interrupted_read_is_made_again(self, monkeypatch):
+        ledger = Ledger()
+        account = RunAccount(ledger, "run")
+        ledger.charge(GaussianEvent(4.0), run="run")
+
+        class Interrupted(dict):
+            def __ior__(self, other):
+                raise KeyboardInterrupt
+
+        account._own = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            _ = account.entries
+        account._own = {}
+        assert account.num_charged == 1
+
+    def test_what_is_known_needs_no_ledger(self, monkeypatch):
+        account = RunAccount(Ledger(), "run")
+        account.charge(GaussianEvent(4.0), count=2)
+        monkeypatch.setattr(Ledger, "entries_since", lambda self, number: 1 / 0)
+        assert account.num_known == 2
+        with pytest.raises(ZeroDivisionError):
+            _ = account.num_charged
+
+    def test_another_ledger_is_read_from_its_beginning(self):
+        account = RunAccount(Ledger(), "run")
+        account.charge(GaussianEvent(4.0), count=2)
+        account.ledger = Ledger()
+        assert account.num_charged == account.num_known == 0
+
+    def test_a_loaded_state_is_known(self):
+        old = RunAccount(Ledger(), "old")
+        old.charge(GaussianEvent(4.0), count=2)
+        account = RunAccount(old.ledger, "new")
+        account.load_state_dict(old.state_dict(), PLAN)
+        assert account.num_known == 2
+
+
 class TestReserve:
+    def test_in_the_name_of_the_run(self):
+        ledger = Ledger(cap=ApproxDP(3.0, 1e-5))
+        RunAccount(ledger, "run").reserve(PLAN)
+        assert ledger.plan.run == "run"
+
     def test_a_plan_that_fits(self):
         ledger = Ledger(cap=ApproxDP(3.0, 1e-5))
         RunAccount(ledger, "run").reserve(PLAN)
@@ -160,7 +226,7 @@ class TestState:
         with pytest.raises(ValueError, match=match):
             self.start().check_state(state, PLAN, secure=False)
 
-    @pytest.mark.parametrize("runs", [[], [3]])
+    @pytest.mark.parametrize("runs", [[], [3], "old", ("old",), None])
     def test_identities(self, runs):
         state = {"runs": runs, "charges": []}
         with pytest.raises(ValueError, match="runs"):

@@ -6,6 +6,7 @@ release. Names of rows and columns, shapes and types count as public.
 
 import importlib
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,10 +80,11 @@ def _refuse_old_pandas(*data: Any) -> None:
     Before 3.1, pandas parses columns of times, periods and durations as a whole, and
     one odd cell changes the others in ways that cannot be undone.
     """
-    if not any(hasattr(given, "iloc") for given in data):
+    if not any(type(given).__module__.split(".")[0] == "pandas" for given in data):
         return
     version = importlib.import_module("pandas").__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_PANDAS:
+    numbers = re.findall(r"\d+", version)
+    if tuple(map(int, numbers[:2])) < _OLDEST_PANDAS:
         raise InvalidArgumentError(
             "X, y, X_val and y_val need pandas 3.1 or newer if they are data frames or "
             f"series, got pandas {version}, with which one odd cell in a column of "

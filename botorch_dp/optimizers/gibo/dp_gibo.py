@@ -68,7 +68,11 @@ class GradientInformationDescent(GradientDescent):
         # Lines 6 and 7: the gradient of each record, clipped; their mean.
         private_mean = self._clipped_mean(self._gradients(losses, points, weights))
         # Line 8: charged, then noised. What follows is post-processing.
-        gradient = self._release(private_mean)
+        try:
+            gradient = self._release(private_mean)
+        finally:
+            if self._is_paid_for():  # even if the draw is interrupted
+                self._losses.forget()
         # Line 9: the next theta.
         step = self._follow(gradient, num_points=len(points), trace=trace)
         self._remember(losses, points)
@@ -102,7 +106,8 @@ class GradientInformationDescent(GradientDescent):
 
     def _remember(self, losses: Losses, points: Tensor) -> None:
         rows = [_UNKNOWN] * len(points)
-        if self._is_last():
+        last = len(self._history) + 1 >= self.num_steps
+        if last or self._is_paid_for():
             self._losses.forget()
         elif isinstance(losses, Tensor):
             rows = self._losses.append(losses)
@@ -112,9 +117,9 @@ class GradientInformationDescent(GradientDescent):
         self._points = torch.cat([self._points, points[again:]])
         self._rows += rows[again:]
 
-    def _is_last(self) -> bool:
-        """Return whether the step being taken is the last."""
-        return len(self._history) + 1 >= self.num_steps or self.done
+    def _is_paid_for(self) -> bool:
+        """Return whether all steps have been paid for."""
+        return False
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "points": self._points}
@@ -246,6 +251,9 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             search=search,
         )
         self._start(geometry)
+
+    def _is_paid_for(self) -> bool:
+        return self.account.num_known >= self.num_steps
 
     @staticmethod
     def plan(**kwargs: Any) -> GIBOPlan:

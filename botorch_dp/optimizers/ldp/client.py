@@ -130,7 +130,7 @@ class LDPBOClient:
             lambda: self._private_gradient(asked),
             ledger=self.ledger,
             size=size,
-            device=asked.x.device,
+            like=asked.x,
         )
         answer = LDPAnswer(asked.run_id, asked.step, noised)
         self._answered = (query, answer)

@@ -40,7 +40,7 @@ from botorch_dp.privacy.calibration import (
     check_guarantee,
     classical_gaussian_noise_std,
 )
-from botorch_dp.privacy.clipping import clip_rows
+from botorch_dp.privacy.clipping import check_bound, clip_rows
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
@@ -160,7 +160,7 @@ class LocalRelease:
             lambda: private_gradients,
             ledger=ledger,
             size=private_gradients.shape[-1],
-            device=private_gradients.device,
+            like=private_gradients,
             count=private_gradients.shape[:-1].numel(),
         )
 
@@ -170,7 +170,7 @@ class LocalRelease:
         *,
         ledger: Chargeable,
         size: int,
-        device: torch.device,
+        like: Tensor,
         count: int = 1,
     ) -> Tensor:
         """Charge, and only then compute gradients, clip them and add noise.
@@ -183,10 +183,11 @@ class LocalRelease:
                 numbers, one user's gradient in each row.
             ledger: The ledger to charge.
             size: The number of numbers in a message.
-            device: The device of the gradients.
+            like: A tensor with the dtype and device of the gradients.
             count: The number of messages.
         """
-        self._mechanism.noise_source.check_device(device)
+        check_bound(self.clip_norm, like.dtype)
+        self._mechanism.noise_source.check_device(like.device)
         self.charge(ledger, size=size, count=count)
         paid = _PaidFor(self._mechanism.event(size), count)
         rows = clip_rows(private_gradients(), self.clip_norm, norm=self._norm)

@@ -52,7 +52,7 @@ class AdaptiveRelease(ReleaseStrategy):
     @property
     def is_spent(self) -> bool:
         """Whether all steps have been paid for."""
-        return self.account.num_charged >= self.problem.num_steps
+        return self.account.num_known >= self.problem.num_steps
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the cost of a mean, once for each step."""

@@ -241,7 +241,10 @@ class PrivateBO(PrivateOptimizer):
     @property
     def done(self) -> bool:
         """Whether everything has been released, or the budget is spent."""
-        return self._released is not None or self._strategy.is_spent
+        if self._released is not None:
+            return True
+        # The ledger knows of a charge that was interrupted before it returned.
+        return self.account.num_charged > 0 and self._strategy.is_spent
 
     @property
     def details(self) -> dict[str, Any]:
@@ -358,7 +361,7 @@ class PrivateBO(PrivateOptimizer):
         if len(self._history) + 1 == self.num_steps or self._strategy.is_spent:
             # Reserve all releases again: others may have charged the ledger since, and
             # a point would be drawn in vain if its value could not be paid for.
-            if not self.account.num_charged:
+            if not self.account.num_known:
                 self.account.reserve(self.planned_releases())
             try:
                 self._released = self._strategy.finish()

@@ -102,7 +102,7 @@ class ReleaseStrategy(ABC):
 
         For a single release at the end: whether any part of it was charged.
         """
-        return self.account.num_charged > 0
+        return self.account.num_known > 0
 
     def so_far(self) -> ReleasedCandidate | None:
         """Return the best of what was released before the end, if anything was."""

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from botorch_dp import GDP, Certificate, Ledger
+from botorch_dp import GDP, ApproxDP, Certificate, Ledger, PrivateBO
 from botorch_dp.exceptions import (
     BudgetExceededError,
 )
-from botorch_dp.privacy import GaussianEvent
-from tests.optimizers.problems import Quadratics, make
+from botorch_dp.privacy import GaussianEvent, SeededNoise
+from tests.optimizers.problems import Quadratics, make, seeded, unit_box
 
 
 class TestMisuse:
@@ -62,3 +62,55 @@ class TestCertificate:
         row = dict(certificate.rows())["run"]
         assert f"those of {opt.account.run}, which made 3 of the 5 releases" in row
         assert Certificate.from_json(certificate.to_json()) == certificate
+
+
+class TestLedgerThatIsGone:
+    """Nothing may fail once a step was paid for, not even reading the ledger."""
+
+    def break_after_draw(self, monkeypatch, kind, name):
+        draw = getattr(kind, name)
+
+        def drawn(*args, **kwargs):
+            monkeypatch.setattr(Ledger, "entries_since", lambda self, number: 1 / 0)
+            return draw(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, drawn)
+
+    def test_gradients(self, monkeypatch):
+        opt = make(num_steps=1)
+        losses = Quadratics()(opt.ask())
+        self.break_after_draw(monkeypatch, SeededNoise, "add_gaussian")
+        opt.tell(losses)
+        assert len(opt.history) == 1
+        assert opt._losses._buffer is None
+
+    @pytest.mark.parametrize("adaptive", [False, True])
+    def test_releases(self, monkeypatch, adaptive):
+        opt = PrivateBO(
+            bounds=unit_box(3),
+            num_candidates=16,
+            num_records=200,
+            guarantee=ApproxDP(1.0, 1e-5),
+            num_steps=1,
+            loss_range=(0.0, 1.0),
+            adaptive=adaptive,
+            generator=seeded(),
+        )
+        losses = Quadratics()(opt.ask())
+        self.break_after_draw(
+            monkeypatch, SeededNoise, "add_gaussian" if adaptive else "noisy_argmax"
+        )
+        opt.tell(losses)
+        assert len(opt.history) == 1
+        assert opt._released is not None
+
+    def test_losses_are_forgotten_if_the_last_draw_is_interrupted(self, monkeypatch):
+        opt = make(num_steps=2)
+        opt.tell(Quadratics()(opt.ask()))
+        losses = Quadratics()(opt.ask())
+        assert opt._losses._buffer is not None
+        monkeypatch.setattr(SeededNoise, "add_gaussian", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            opt.tell(losses)
+        assert opt.done
+        assert opt._losses._buffer is None

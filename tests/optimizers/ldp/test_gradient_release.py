@@ -131,7 +131,7 @@ class TestChargeFirst:
 
             values.append(
                 release.charge_first(
-                    private_gradient, ledger=ledger, size=3, device=gradient.device
+                    private_gradient, ledger=ledger, size=3, like=gradient
                 )
             )
         assert torch.equal(*values)
@@ -150,7 +150,7 @@ class TestChargeFirst:
         release(torch.ones(3, **DOUBLE), ledger=ledger)
         with pytest.raises(BudgetExceededError):
             release.charge_first(
-                private_gradient, ledger=ledger, size=3, device=torch.device("cpu")
+                private_gradient, ledger=ledger, size=3, like=torch.zeros(1, **DOUBLE)
             )
 
     def test_nothing_else_is_paid_for(self):
@@ -273,3 +273,11 @@ class TestRefuses:
             LocalRelease(GDP(1.0), 1.0, mechanism="classical")
         with pytest.raises(InvalidArgumentError, match="guarantee must be a"):
             LocalRelease(1.0, 1.0)
+
+
+def test_a_bound_that_the_dtype_cannot_hold_costs_nothing():
+    release, ledger = LocalRelease(GDP(1.0), 1e35), Ledger()
+    rows = torch.ones(3, 2, dtype=torch.float32, device="cpu")
+    with pytest.raises(InvalidArgumentError, match="bound must lie between"):
+        release(rows, ledger=ledger, batch_dims=1)
+    assert len(ledger) == 0
