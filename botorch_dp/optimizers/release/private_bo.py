@@ -1,6 +1,6 @@
 r"""Private release of the best candidate and its value.
 
-A run evaluates the losses of n records at T points. It releases one candidate, its
+A run evaluates the losses of n records at T points and releases one candidate, its
 value, or both. There are four ways, which differ in what they assume:
 
 * ``"stable"`` (the default): worst case, no assumption. Per-record losses are clipped
@@ -13,8 +13,7 @@ value, or both. There are four ways, which differ in what they assume:
   of neighbouring data sets are draws from a known Gaussian process*.
 * ``"kusner-noise-free"``: its Algorithm 2, under further assumptions.
 * ``"lipschitz"``: its Algorithm 3, for regularized linear models; the value only.
-
-The last three are here for comparison: their releases are close to random.
+  These last three are here for comparison: their releases are close to random.
 
 References:
     .. [Kusner2015dpbo] M. Kusner, J. Gardner, R. Garnett and K. Weinberger.
@@ -359,8 +358,7 @@ class PrivateBO(PrivateOptimizer):
         private = torch.cat([self.problem.clip(chunk) for chunk in chunks])
         noise_std = self._strategy.observe(self._asked, private)
         if len(self._history) + 1 == self.num_steps or self._strategy.is_spent:
-            # Reserve all releases again: others may have charged the ledger since, and
-            # a point would be drawn in vain if its value could not be paid for.
+            # Others may have charged since, and a point without its value is wasted.
             if not self.account.num_known:
                 self.account.reserve(self.planned_releases())
             try:
