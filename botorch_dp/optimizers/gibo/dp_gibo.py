@@ -10,27 +10,34 @@ References:
         Scalable Differentially Private Bayesian Optimization. 2025. Algorithms 1 and 2.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
+from botorch_dp._deprecated import warn_deprecated
+from botorch_dp._validation import check_choice
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core.optimizer import Step
 from botorch_dp.optimizers.core.private_values import (
     Losses,
     PrivateValues,
     checked_chunks,
 )
-from botorch_dp.optimizers.gibo.geometry import GIBOGeometry
+from botorch_dp.optimizers.core.search_box import SearchBox
+from botorch_dp.optimizers.gibo.descent_plan import DescentPlan, plan_descent
+from botorch_dp.optimizers.gibo.geometry import DEFAULT_NOISE_VARIANCE, GIBOGeometry
 from botorch_dp.optimizers.gibo.gradient_descent import (
+    MOVES,
     GradientDescent,
     PrivateGradientDescent,
 )
 from botorch_dp.optimizers.gibo.planning import GIBOPlan, plan
 from botorch_dp.optimizers.gibo.updates import Update
 from botorch_dp.privacy import Guarantee, Ledger, SecureNoise
+from botorch_dp.privacy.budget import check_gaussian
 
 _UNKNOWN = -1
 
@@ -54,7 +61,7 @@ class GradientInformationDescent(GradientDescent):
         theta = self._parameter
         nearby = self.geometry.nearby(self._points, theta)
         new = self.geometry.new_points(
-            theta, self._points[nearby], seed=len(self._history)
+            theta, self._points[nearby], step=len(self._history)
         )
         # Line 5: D_t. Losses that came in chunks, or before a crash, are asked again.
         self._remembered = [i for i in nearby if self._rows[i] != _UNKNOWN]
@@ -64,7 +71,8 @@ class GradientInformationDescent(GradientDescent):
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         losses = self._make_room(losses, points)
         D = torch.cat([self._points[self._remembered], points])
-        weights, trace = self.geometry.weights(self._parameter, D)  # public
+        number = len(self._history)
+        weights, trace = self.geometry.weights(self._parameter, D, number)  # public
         # Lines 6 and 7: the gradient of each record, clipped; their mean.
         private_mean = self._clipped_mean(self._gradients(losses, points, weights))
         # Line 8: charged, then noised. What follows is post-processing.
@@ -74,7 +82,10 @@ class GradientInformationDescent(GradientDescent):
             if self._is_paid_for():  # even if the draw is interrupted
                 self._losses.forget()
         # Line 9: the next theta.
-        step = self._follow(gradient, num_points=len(points), trace=trace)
+        directions = self.geometry.directions(number)
+        whole = gradient.new_zeros(self.search_box.dim)
+        whole[directions] = gradient
+        step = self._follow(whole, num_points=len(points), trace=trace)
         self._remember(losses, points)
         return step
 
@@ -138,6 +149,31 @@ class GradientInformationDescent(GradientDescent):
         self._losses.forget()
 
 
+class _Plan:
+    """The plan of a run, or, under its earlier name, the planner of the theory."""
+
+    @overload
+    def __get__(self, run: None, kind: type) -> Callable[..., GIBOPlan]: ...
+
+    @overload
+    def __get__(self, run: "DPGIBO", kind: type) -> DescentPlan | None: ...
+
+    def __get__(self, run: Any, kind: type) -> Any:
+        if run is not None:
+            return run._plan
+        warn_deprecated("DPGIBO.plan(...)", "DPGIBO.plan_by_theory(...)")
+        return DPGIBO.plan_by_theory
+
+
+def _dim_of_a_cube(bounds: Tensor, transform: str | Sequence[str]) -> int:
+    if "identity" in SearchBox(bounds, transform).transform:
+        raise InvalidArgumentError(
+            "transform must be 'linear' or 'log' for a plan, which needs the unit "
+            "cube: give num_steps and clip_norm with transform='identity'."
+        )
+    return bounds.shape[-1]
+
+
 class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
     r"""Gradient-information Bayesian optimization under differential privacy.
 
@@ -151,14 +187,24 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         bounds: A ``2 x d`` tensor of lower and upper bounds.
         num_records: The number n of private records.
         guarantee: What the whole run has to meet: ``GDP``, ``ApproxDP`` or ``RDP``.
-        num_steps: The number T of steps, which share the budget equally.
+        num_steps: The number T of steps, which share the budget equally. If it or
+            ``clip_norm`` is left out, all settings that are not given are planned from
+            public facts (:mod:`botorch_dp.optimizers.gibo.descent_plan`); ``plan``
+            says how.
         clip_norm: The bound B on a record's gradient, in search coordinates.
+        loss_range: The range ``(low, high)`` of a record's loss, from which the clip
+            norm is planned. It must be a property of the loss, not of the data. A loss
+            outside the range costs accuracy, never privacy.
+        max_evaluations: How many points the planned run may evaluate.
         batch_size: The number b of points a step; d + 1 by default, and at least 2
             with a constant mean.
         kernel: A twice differentiable GPyTorch kernel with fixed hyperparameters, in
-            search coordinates; by default an RBF kernel with length scale 0.5.
+            search coordinates; by default an RBF kernel, with a planned length scale
+            or 0.5.
         noise_variance: The variance of the observations' noise, if losses are noisy
-            (section 3.4); otherwise a jitter, relative to the kernel's scale.
+            (section 3.4); otherwise a jitter, relative to the kernel's scale, which
+            sets how far from the current point losses are evaluated. One number, or one
+            for each step; 1e-6 if it is not planned.
         mean: ``"constant"`` estimates a prior mean for each record (it changes W by a
             rank-one term), so that losses need not be centred; ``"zero"`` is the
             paper's choice.
@@ -166,6 +212,10 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             dimension.
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: Its learning rate, in search coordinates.
+        initial_accumulator: The value at which AdaGrad's sums of squares start; 0 if it
+            is not planned.
+        num_directions: How many coordinates of the gradient a step estimates and
+            releases; all by default. They take turns.
         initial_x: Where to start; the centre of the box by default.
         window: How many of the nearest earlier points the surrogate uses in addition
             to the new ones; by default 4 (d + 1), so that the cost of a step does not
@@ -186,35 +236,47 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         generator: Seeds the noise, for experiments only.
         secure: Whether to draw exact discrete noise; with ``ApproxDP`` or ``RDP``.
 
+    Attributes:
+        plan: The :class:`~botorch_dp.optimizers.gibo.descent_plan.DescentPlan`, or None
+            if ``num_steps`` and ``clip_norm`` were given.
+
     Example:
         >>> from botorch_dp import GDP
         >>> records = torch.rand(1000, 2, dtype=torch.float64)  # private
         >>> def losses(X):  # 1000 x b
         ...     return (records.unsqueeze(1) - X).square().sum(dim=-1) / 2
         >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-        >>> opt = DPGIBO(bounds, 1000, GDP(mu=1.0), num_steps=10, clip_norm=1.0)
+        >>> opt = DPGIBO(bounds, 1000, GDP(mu=1.0), loss_range=(0.0, 1.0))
+        >>> print(opt.plan)
+        DP-GIBO: 20 steps in 2 dimensions, 60 evaluations,
+        stencil radius 0.0685, gradients clipped to 5.59, noise 0.05
         >>> result = opt.run(losses, progress=False)
         >>> result.x.shape, result.certificate.guarantee
         (torch.Size([2]), GDP(mu=1))
     """
 
     name = "dp-gibo"
+    plan = _Plan()
 
     def __init__(
         self,
         bounds: Tensor,
         num_records: int,
         guarantee: Guarantee,
-        num_steps: int,
-        clip_norm: float,
+        num_steps: int | None = None,
+        clip_norm: float | None = None,
         *,
+        loss_range: tuple[float, float] | None = None,
+        max_evaluations: int | None = None,
         batch_size: int | None = None,
         kernel: Kernel | None = None,
-        noise_variance: float = 1e-6,
+        noise_variance: float | Sequence[float] | None = None,
         mean: str = "constant",
         transform: str | Sequence[str] = "linear",
         update: Update = "adagrad",
         step_size: float | None = None,
+        initial_accumulator: float | None = None,
+        num_directions: int | None = None,
         initial_x: Tensor | None = None,
         window: int | None = None,
         tolerance: float | None = None,
@@ -224,6 +286,37 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
     ) -> None:
+        self._plan: DescentPlan | None = None
+        if None in (num_steps, clip_norm) or max_evaluations or loss_range:
+            if max_evaluations is not None and (batch_size or tolerance):
+                raise InvalidArgumentError(
+                    "max_evaluations plans the number of points a step: leave out "
+                    "batch_size and tolerance."
+                )
+            self._plan = planned = plan_descent(
+                num_records=num_records,
+                dim=_dim_of_a_cube(bounds, transform),
+                guarantee=check_gaussian(guarantee, secure),
+                loss_range=loss_range,
+                clip_norm=clip_norm,
+                num_steps=num_steps,
+                max_evaluations=max_evaluations,
+                moves=MOVES[check_choice("adjacency", adjacency, tuple(MOVES))],
+            )
+            num_steps, clip_norm = planned.num_steps, planned.clip_norm
+            if num_directions is None and planned.num_directions < planned.dim:
+                num_directions = planned.num_directions
+            if kernel is None and noise_variance is None:
+                noise_variance = planned.noise_variances
+                with bounds.device:
+                    kernel = RBFKernel()
+                    kernel.lengthscale = planned.length_scale
+            if update == "adagrad":
+                step_size = step_size or planned.step_size
+                if initial_accumulator is None:
+                    initial_accumulator = planned.initial_accumulator
+        assert num_steps is not None
+        assert clip_norm is not None
         super().__init__(
             bounds,
             num_records,
@@ -233,6 +326,8 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             transform=transform,
             update=update,
             step_size=step_size,
+            initial_accumulator=initial_accumulator,
+            num_directions=num_directions,
             initial_x=initial_x,
             adjacency=adjacency,
             ledger=ledger,
@@ -244,19 +339,27 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             self._parameter,
             batch_size=batch_size,
             kernel=kernel,
-            noise_variance=noise_variance,
+            noise_variance=noise_variance or DEFAULT_NOISE_VARIANCE,
             mean=mean,
             window=window,
             tolerance=tolerance,
             search=search,
+            num_directions=num_directions,
         )
         self._start(geometry)
 
     def _is_paid_for(self) -> bool:
         return self.account.num_known >= self.num_steps
 
+    def _certified_parameters(self) -> dict[str, Any]:
+        parameters = super()._certified_parameters()
+        variances = parameters["noise_variance"]
+        if isinstance(variances, list):
+            parameters["noise_variance"] = f"{variances[0]:.3g} to {variances[-1]:.3g}"
+        return parameters
+
     @staticmethod
-    def plan(**kwargs: Any) -> GIBOPlan:
+    def plan_by_theory(**kwargs: Any) -> GIBOPlan:
         """Choose the number of steps and the clip norm from public facts, and print it.
 
         Args:

@@ -8,7 +8,7 @@ gradient at theta.
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,10 @@ from botorch_dp.models import (
     prior_gradient_covariance,
     radial_kernel,
 )
-from botorch_dp.models.gradient_weights import gradient_weights
+from botorch_dp.models.gradient_weights import GradientWeights, gradient_weights
 
 _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
+DEFAULT_NOISE_VARIANCE = 1e-6
 _SEARCHES = ("design", "polish", "optimize")
 _MEANS = ("constant", "zero")
 # Shares of the prior variance below this are rounding errors.
@@ -44,7 +45,8 @@ class GIBOGeometry:
         box: The ``2 x d`` bounds in search coordinates.
         start: Where the run starts, a ``d`` tensor; the kernel is checked there.
         kernel: A twice differentiable kernel; by default RBF with length scale 0.5.
-        noise_variance: The variance of the observations' noise.
+        noise_variance: The variance of the observations' noise, or one for each step.
+            It sets the distance of the points.
         mean: ``"constant"`` or ``"zero"``.
         window: How many of the nearest earlier points the surrogate uses; by
             default 4 (d + 1).
@@ -53,6 +55,8 @@ class GIBOGeometry:
             ``batch_size``.
         search: ``"design"``, ``"polish"`` or ``"optimize"``; by default a design in
             closed form if the kernel has one.
+        num_directions: How many coordinates of the gradient a step is to learn; all by
+            default. The coordinates take turns in a random order.
     """
 
     def __init__(
@@ -61,16 +65,17 @@ class GIBOGeometry:
         start: Tensor,
         *,
         kernel: Kernel | None = None,
-        noise_variance: float = 1e-6,
+        noise_variance: float | Sequence[float] = DEFAULT_NOISE_VARIANCE,
         mean: str = "constant",
         window: int | None = None,
         batch_size: int | None = None,
         tolerance: float | None = None,
         search: str | None = None,
+        num_directions: int | None = None,
     ) -> None:
         self._box, self.dim = box, box.shape[-1]
         self.kernel = _check_kernel(kernel, start)
-        self.noise_variance = check_positive("noise_variance", noise_variance)
+        self._noise_variances = _check_variances(noise_variance)
         self.mean = check_choice("mean", mean, _MEANS)
         default = 4 * (self.dim + 1)
         self.window = check_count(
@@ -90,11 +95,12 @@ class GIBOGeometry:
                 "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
                 f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
             )
+        self.num_directions = self._check_directions(num_directions)
         # A constant mean uses up one point: a single point gives no gradient.
         self._fewest = 2 if self.mean == "constant" else 1
         self.batch_size = check_count(
             "batch_size",
-            self.dim + 1 if batch_size is None else batch_size,
+            self.num_directions + 1 if batch_size is None else batch_size,
             minimum=self._fewest,
         )
         self.tolerance = None if tolerance is None else self._check_tolerance(tolerance)
@@ -105,11 +111,35 @@ class GIBOGeometry:
             "batch_size": self.batch_size,
             "kernel": describe_kernel(self.kernel),
             "noise_variance": self.noise_variance,
+            "num_directions": self.num_directions,
             "mean": self.mean,
             "window": self.window,
             "tolerance": self.tolerance,
             "search": self.search,
         }
+
+    @property
+    def noise_variance(self) -> float | list[float]:
+        """The variance of the observations' noise, or a list with one for each step."""
+        first, *others = self._noise_variances
+        return [first, *others] if others else first
+
+    def noise_variance_at(self, step: int) -> float:
+        """Return the variance of the observations' noise in a step, from 0 on."""
+        return self._noise_variances[min(step, len(self._noise_variances) - 1)]
+
+    def directions(self, step: int) -> list[int]:
+        """Return the coordinates of the gradient that a step learns.
+
+        Args:
+            step: The number of the step, from 0 on: the only thing they depend on.
+        """
+        if self.num_directions == self.dim:
+            return list(range(self.dim))
+        generator = torch.Generator("cpu").manual_seed(0)
+        order = torch.randperm(self.dim, generator=generator, device="cpu")
+        first = step * self.num_directions
+        return order.roll(-first)[: self.num_directions].tolist()
 
     def nearby(self, points: Tensor, theta: Tensor) -> list[int]:
         """Return which of the earlier points the surrogate uses, oldest first.
@@ -132,34 +162,39 @@ class GIBOGeometry:
             seen.add(point)
         return sorted((first + copies)[: self.window])
 
-    def weights(self, theta: Tensor, D: Tensor) -> tuple[Tensor, float]:
+    def weights(self, theta: Tensor, D: Tensor, step: int = 0) -> tuple[Tensor, float]:
         """Return W, which maps a record's losses at D to its gradient, and the trace.
 
         Args:
             theta: The current point, a ``d`` tensor.
             D: The points whose losses are known, ``M x d``.
+            step: The number of the step, from 0 on.
         """
-        found = gradient_weights(
+        found = self._weights(theta, D, self.noise_variance_at(step))
+        if self.num_directions == self.dim:
+            return found.weights, float(found.trace)
+        return found.weights[self.directions(step)], float(found.trace)
+
+    def _weights(self, theta: Tensor, D: Tensor, noise: float) -> GradientWeights:
+        return gradient_weights(
             self.kernel,
             theta,
             D,
-            noise_variance=self.noise_variance,
+            noise_variance=noise,
             constant_mean=self.mean == "constant",
         )
-        return found.weights, float(found.trace)
 
-    def new_points(self, theta: Tensor, seen: Tensor, *, seed: int) -> Tensor:
+    def new_points(self, theta: Tensor, seen: Tensor, *, step: int) -> Tensor:
         """Return the points that leave the least uncertainty about the gradient.
 
         Args:
             theta: The current point, a ``d`` tensor.
             seen: The points that the surrogate uses already, ``M x d``.
-            seed: A public seed of random starts.
+            step: The number of the step, from 0 on; it seeds random starts.
         """
-        # The choice of points does not depend on the targets.
-        model = GradientGP(
-            seen, torch.zeros_like(seen[:, :1]), self.kernel, self.noise_variance
-        )
+        if self.num_directions < self.dim:
+            return self._points_in_some_directions(theta, step)
+        model, seed = self._model(seen, step), step
         if self.search == "optimize":
             acqf = GradientInformation(model, theta)
             if self._is_known(acqf, theta):  # a kernel of finite rank: any points do
@@ -178,6 +213,36 @@ class GIBOGeometry:
             acqf, batch_size, seed, num_restarts=1, batch_initial_conditions=start
         )
         return polished if acqf.trace(polished) < design.trace else design.points
+
+    def _model(self, points: Tensor, step: int) -> GradientGP:
+        # The choice of points does not depend on the targets.
+        targets = torch.zeros_like(points[:, :1])
+        return GradientGP(points, targets, self.kernel, self.noise_variance_at(step))
+
+    def _points_in_some_directions(self, theta: Tensor, step: int) -> Tensor:
+        """Return a design that varies only the coordinates of this step."""
+        chosen = self.directions(step)
+        model = self._model(theta.new_empty(0, len(chosen)), step)
+        design = optimal_design(
+            model, theta[chosen], self.batch_size, self._box[:, chosen]
+        )
+        points = theta.repeat(self.batch_size, 1)
+        points[:, chosen] = design.points
+        return points
+
+    def _check_directions(self, num_directions: int | None) -> int:
+        if num_directions is None:
+            return self.dim
+        radial = self._radial
+        isotropic = radial is not None and bool(
+            (radial.inverse_lengthscale == radial.inverse_lengthscale[0]).all()
+        )
+        if num_directions < self.dim and not (isotropic and self.search == "design"):
+            raise InvalidArgumentError(
+                f"num_directions={num_directions!r} needs search='design' and a radial "
+                "kernel with one length scale."
+            )
+        return num_directions
 
     def _is_known(self, acqf: GradientInformation, theta: Tensor) -> bool:
         """Return whether only rounding is left to learn about the gradient."""
@@ -216,13 +281,13 @@ class GIBOGeometry:
 
         It bisects: except for rounding, more points leave less uncertainty.
         """
-        seen = model.train_inputs[0]
+        seen, noise = model.train_inputs[0], float(model.noise_variance)
         low, high = self._fewest, 2 * self.dim
         while low < high:
             middle = (low + high) // 2
             design = optimal_design(model, theta, middle, self._box)
-            _, trace = self.weights(theta, torch.cat([seen, design.points]))
-            if trace <= tolerance:
+            found = self._weights(theta, torch.cat([seen, design.points]), noise)
+            if found.trace <= tolerance:
                 high = middle
             else:
                 low = middle + 1
@@ -235,14 +300,22 @@ class GIBOGeometry:
                 "tolerance needs designs in closed form: use a radial kernel (RBF, "
                 "Matern-5/2, rational quadratic) and search='design' or 'polish'."
             )
-        floor = design_traces(self._radial, noise_variance=self.noise_variance)[-1]
+        noise = max(self._noise_variances)
+        floor = design_traces(self._radial, noise_variance=noise)[-1]
         if tolerance < floor:
             raise InvalidArgumentError(
                 f"tolerance must be at least {floor:.6g}, what 2 d points leave "
-                f"unknown with noise_variance={self.noise_variance:g}, got "
-                f"{tolerance!r}."
+                f"unknown with noise_variance={noise:g}, got {tolerance!r}."
             )
         return tolerance
+
+
+def _check_variances(noise_variance: float | Sequence[float]) -> tuple[float, ...]:
+    if not isinstance(noise_variance, Sequence):
+        noise_variance = (noise_variance,)
+    if not noise_variance:
+        raise InvalidArgumentError("noise_variance must not be empty.")
+    return tuple(check_positive("noise_variance", value) for value in noise_variance)
 
 
 def _check_kernel(kernel: Kernel | None, start: Tensor) -> Kernel:

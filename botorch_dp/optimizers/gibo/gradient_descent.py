@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_choice, check_clip_norm
+from botorch_dp._validation import check_choice, check_clip_norm, check_count
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core.optimizer import Optimizer, Step
 from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
 from botorch_dp.optimizers.gibo.updates import Update, UpdateRule
@@ -40,7 +41,7 @@ from botorch_dp.privacy.budget import (
 )
 
 # How far a record that is clipped to 1 can move the sum of all records.
-_MOVES = {"replace_one": 2.0, "zero_out": 1.0}
+MOVES = {"replace_one": 2.0, "zero_out": 1.0}
 
 
 class GradientDescent(Optimizer):
@@ -51,8 +52,11 @@ class GradientDescent(Optimizer):
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: Its learning rate, in search coordinates; 0.2 for AdaGrad and 0.1
             for SGD by default.
+        initial_accumulator: The value at which AdaGrad's sums of squares start.
         initial_x: Where to start, a ``d`` tensor; the centre of the box by default. It
             must not depend on private data.
+        num_directions: How many coordinates of the gradient a step releases; all by
+            default.
         **kwargs: The arguments of :class:`Optimizer`.
     """
 
@@ -62,12 +66,15 @@ class GradientDescent(Optimizer):
         clip_norm: float,
         update: Update = "adagrad",
         step_size: float | None = None,
+        initial_accumulator: float | None = None,
         initial_x: Tensor | None = None,
+        num_directions: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.clip_norm = check_clip_norm("clip_norm", clip_norm)
-        self._rule = UpdateRule(update, step_size)
+        self.num_directions = _check_directions(num_directions, self.search_box.dim)
+        self._rule = UpdateRule(update, step_size, initial_accumulator)
         self._parameter = self.search_box.box.mean(dim=0)
         if initial_x is not None:
             initial_x = self.search_box.check_inside("initial_x", initial_x)
@@ -93,6 +100,7 @@ class GradientDescent(Optimizer):
             "clip_norm": self.clip_norm,
             "update": self._rule.name,
             "step_size": self._rule.step_size,
+            "initial_accumulator": self._rule.initial_accumulator,
         }
 
     @abstractmethod
@@ -101,7 +109,7 @@ class GradientDescent(Optimizer):
 
     def _clipped_mean(self, private_gradients: Iterable[Tensor]) -> Tensor:
         """Return the mean of the clipped gradients of all records, in chunks."""
-        total = torch.zeros_like(self._parameter, dtype=torch.float64)
+        total = self._parameter.new_zeros(self.num_directions, dtype=torch.float64)
         for gradients in private_gradients:
             total += clip_rows(gradients, self.clip_norm).sum(dim=0, dtype=total.dtype)
         return total / self.num_records
@@ -141,6 +149,18 @@ class GradientDescent(Optimizer):
         self._follower = self._rule.start(self._parameter, state["update"])
 
 
+def _check_directions(num_directions: int | None, dim: int) -> int:
+    count = check_count(
+        "num_directions", dim if num_directions is None else num_directions
+    )
+    if count > dim:
+        raise InvalidArgumentError(
+            f"num_directions must be at most {dim}, the number of dimensions, got "
+            f"{num_directions!r}."
+        )
+    return count
+
+
 class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
     """Follows noisy means of clipped per-record gradients.
 
@@ -154,6 +174,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: Its learning rate, in search coordinates; 0.2 for AdaGrad and 0.1
             for SGD by default.
+        initial_accumulator: The value at which AdaGrad's sums of squares start.
         initial_x: Where to start, a ``d`` tensor; the centre of the box by default. It
             must not depend on private data.
         adjacency: The neighbours for which the guarantee holds: ``"replace_one"``, or
@@ -176,6 +197,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
         transform: str | Sequence[str] = "linear",
         update: Update = "adagrad",
         step_size: float | None = None,
+        initial_accumulator: float | None = None,
         initial_x: Tensor | None = None,
         adjacency: str = "replace_one",
         ledger: Ledger | None = None,
@@ -192,21 +214,22 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
             transform=transform,
             update=update,
             step_size=step_size,
+            initial_accumulator=initial_accumulator,
             initial_x=initial_x,
-            adjacency=check_choice("adjacency", adjacency, tuple(_MOVES)),
+            adjacency=check_choice("adjacency", adjacency, tuple(MOVES)),
             ledger=ledger,
             secure=secure,
             **kwargs,
         )
         warn_of_large_delta(guarantee, self.num_records, stacklevel=4)
         sensitivity = mean_sensitivity(
-            _MOVES[adjacency] * self.clip_norm, self.num_records
+            MOVES[adjacency] * self.clip_norm, self.num_records
         )
         share = share_of_a_step(
             guarantee,
             self.num_steps,
             sensitivity=sensitivity,
-            size=self.search_box.dim,
+            size=self.num_directions,
             secure=secure,
         )
         self._mechanism = GaussianMechanism(
@@ -233,7 +256,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
 
     def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
         """Return every release of the whole run, and how many there are of it."""
-        return [(self._mechanism.event(self.search_box.dim), self.num_steps)]
+        return [(self._mechanism.event(self.num_directions), self.num_steps)]
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -249,5 +272,5 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self.account.skip_noise(
-            self._mechanism, size=self.search_box.dim, device=self.bounds.device
+            self._mechanism, size=self.num_directions, device=self.bounds.device
         )

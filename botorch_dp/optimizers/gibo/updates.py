@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer
 
-from botorch_dp._validation import check_positive
+from botorch_dp._validation import check_nonnegative, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 
 Update = str | Callable[..., Optimizer]
@@ -25,13 +25,21 @@ class UpdateRule:
     Args:
         update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
         step_size: The learning rate; 0.2 for AdaGrad and 0.1 for SGD by default.
+        initial_accumulator: The value at which AdaGrad's sums of squares start. From 0,
+            each coordinate of the first step is as long as the learning rate, whatever
+            the gradient.
 
     Attributes:
         name: The name of the rule.
         step_size: The learning rate; None for that of a class given by the user.
     """
 
-    def __init__(self, update: Update, step_size: float | None) -> None:
+    def __init__(
+        self,
+        update: Update,
+        step_size: float | None,
+        initial_accumulator: float | None = None,
+    ) -> None:
         if isinstance(update, str) and update in _UPDATES:
             self._make, default = _UPDATES[update]
             self.name = update
@@ -46,14 +54,24 @@ class UpdateRule:
         self.step_size = (
             None if step_size is None else check_positive("step_size", step_size)
         )
+        if initial_accumulator is not None and self.name != "adagrad":
+            raise InvalidArgumentError(
+                "initial_accumulator needs update='adagrad', got "
+                f"{initial_accumulator!r} with {self.name!r}."
+            )
+        self.initial_accumulator = check_nonnegative(
+            "initial_accumulator", initial_accumulator or 0.0
+        )
 
     def start(self, point: Tensor, state: dict[str, Any] | None = None) -> "Follower":
         """Return a follower of a ``d`` tensor, from the beginning or from a state."""
         return Follower(point, self._optimizer, state)
 
     def _optimizer(self, parameter: torch.nn.Parameter) -> Optimizer:
-        rate = {} if self.step_size is None else {"lr": self.step_size}
-        return self._make([parameter], **rate)
+        options = {} if self.step_size is None else {"lr": self.step_size}
+        if self.initial_accumulator:
+            options["initial_accumulator_value"] = self.initial_accumulator
+        return self._make([parameter], **options)
 
     def check(self, point: Tensor) -> None:
         """Take a step with no effect, before a real step has been paid for."""

@@ -268,7 +268,9 @@ class TestMisuse:
 
 class TestPlan:
     def test_plan_prints_and_can_be_used(self, capsys):
-        plan = DPGIBO.plan(num_records=100_000, num_dims=3, guarantee=GDP(1.0))
+        plan = DPGIBO.plan_by_theory(
+            num_records=100_000, num_dims=3, guarantee=GDP(1.0)
+        )
         assert str(plan.num_steps) in capsys.readouterr().out
         opt = make(num_steps=plan.num_steps, clip_norm=plan.clip_norm, n=100_000)
         assert math.isclose(opt.noise_std, plan.noise_std, rel_tol=1e-7)
