@@ -4,13 +4,16 @@ import math
 import warnings
 from collections.abc import Sequence
 
+from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import (
     InvalidArgumentError,
     UnsupportedConversionError,
     WeakGuaranteeWarning,
 )
+from botorch_dp.privacy import curves
+from botorch_dp.privacy.choice_curves import choice_mu
 from botorch_dp.privacy.events import PrivacyEvent
-from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
+from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms import GaussianMechanism
 from botorch_dp.privacy.noise import SecureNoise
@@ -66,6 +69,49 @@ def share_of_a_step(
             break
         share = GDP(share.mu * intended.mu / math.sqrt(2 * rho) * (1 - 1e-9))
     return share
+
+
+def after_choice(guarantee: Guarantee, epsilon: float) -> GDP:
+    """Return what Gaussian releases may cost in total beside a choice.
+
+    A choice is any pure release, usually by
+    :class:`~botorch_dp.privacy.PermuteAndFlipMechanism`. Both together meet
+    ``guarantee``, in any order, even if later releases depend on earlier ones. For
+    ``ApproxDP`` the result is exact, see ``docs/theory/choice_and_noise.md``.
+
+    Args:
+        guarantee: The guarantee of all releases together: a ``GDP``, ``ApproxDP`` or
+            ``RDP``.
+        epsilon: The pure epsilon of the choice.
+
+    Returns:
+        The guarantee of all Gaussian releases together.
+
+    Raises:
+        InvalidArgumentError: If the choice leaves nothing for Gaussian releases.
+
+    Example:
+        >>> from botorch_dp import ApproxDP
+        >>> round(after_choice(ApproxDP(1.0, 1e-5), 0.5).mu, 4)
+        0.1469
+    """
+    check_gaussian(guarantee, secure=False)
+    epsilon = check_positive("epsilon", epsilon)
+    if isinstance(guarantee, ApproxDP):
+        mu = choice_mu(epsilon, guarantee.epsilon, guarantee.delta)
+    elif isinstance(guarantee, RDP):
+        left = guarantee.epsilon - curves.pure_rdp(epsilon, guarantee.order)
+        mu = math.sqrt(2 * max(0.0, left) / guarantee.order)
+    else:
+        assert isinstance(guarantee, GDP)
+        used = curves.pure_gdp_mu(epsilon)
+        mu = math.sqrt(max(0.0, guarantee.mu - used) * (guarantee.mu + used))
+    if mu == 0:
+        raise InvalidArgumentError(
+            f"epsilon must be small enough that a choice of this epsilon leaves part "
+            f"of {guarantee!r} for Gaussian releases, got {epsilon!r}."
+        )
+    return GDP(mu)
 
 
 def check_affordable(

@@ -3,8 +3,9 @@ r"""Bounds on what a history of events costs, from cheap to expensive.
 Histories of Gaussian releases compose exactly: the squares of mu add up. For other
 histories there are several valid upper bounds: sums of pure epsilons, zero-concentrated
 privacy, Renyi privacy at many orders, and dp-accounting's privacy loss distributions
-(PLD), rounded up. Central-limit approximations, such as that of Opacus's ``gdp``
-accountant, are not upper bounds under sampling and are never used.
+(PLD), rounded up. One pure release together with Gaussian ones has a closed curve
+(:mod:`botorch_dp.privacy.choice_curves`). Central-limit approximations, such as that of
+Opacus's ``gdp`` accountant, are not upper bounds under sampling and are never used.
 
 References:
     .. [Koskela2020computing] A. Koskela, J. Jalko and A. Honkela. Computing Tight
@@ -27,11 +28,13 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from botorch_dp.privacy import curves
+from botorch_dp.privacy.choice_curves import choice_delta, choice_epsilon
 from botorch_dp.privacy.events import (
     PLD,
     RDP_ORDERS,
     AssumedEvent,
     GaussianEvent,
+    PermuteAndFlipEvent,
     PrivacyEvent,
     PureEvent,
 )
@@ -191,6 +194,11 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     if closed is not None:  # the tight curve: no other bound is smaller
         yield Spending(closed, "epsilon", "closed form of one release")
         return
+    choice = _pure_and_mu(groups)
+    if choice is not None and _has_tight_choice(groups):
+        epsilon = choice_epsilon(*choice, delta)
+        yield Spending(epsilon, "epsilon", "exact composition of a choice and noise")
+        return
     yield from _cheap_bounds(groups, delta)
     pld = _total_pld(groups)
     if pld is not None:
@@ -202,9 +210,8 @@ def _cheap_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     """Yield the bounds that need no convolution."""
     mixed = _pure_and_mu(groups)
     if mixed is not None:
-        pure, mu = mixed
-        epsilon = pure + (curves.gdp_epsilon(mu, delta) if mu > 0 else 0.0)
-        yield Spending(epsilon, "epsilon", "basic composition")
+        epsilon = choice_epsilon(*mixed, delta)
+        yield Spending(epsilon, "epsilon", "composition of pure and Gaussian releases")
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         epsilon = curves.zcdp_epsilon(rho, delta)
@@ -239,8 +246,10 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
         yield closed
         return
     mixed = _pure_and_mu(groups)
-    if mixed is not None and mixed[1] > 0 and epsilon >= mixed[0]:
-        yield curves.gdp_delta(mixed[1], epsilon - mixed[0])
+    if mixed is not None:
+        yield choice_delta(*mixed, epsilon)
+        if _has_tight_choice(groups):
+            return
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         yield curves.zcdp_delta(rho, epsilon)
@@ -266,6 +275,19 @@ def _pure_and_mu(groups: Groups) -> tuple[float, float] | None:
     gaussian = frozenset((e, n) for e, n in groups if e.gdp_mu is not None)
     pure = _total(groups - gaussian, "pure_epsilon")
     return None if pure is None else (pure, total_mu(gaussian) or 0.0)
+
+
+def _has_tight_choice(groups: Groups) -> bool:
+    """Return whether one pure release, known by its epsilon only, joins Gaussian ones.
+
+    The closed form of such a history is exact: no other bound is smaller.
+    """
+    others = [(event, count) for event, count in groups if event.gdp_mu is None]
+    return (
+        len(others) == 1
+        and others[0][1] == 1
+        and type(others[0][0]) in (PureEvent, PermuteAndFlipEvent)
+    )
 
 
 def spent_of_budget(groups: Groups, budget: Guarantee) -> Spending:

@@ -31,6 +31,7 @@ __all__ = [
     "FixedSizeGaussianEvent",
     "GaussianEvent",
     "LaplaceEvent",
+    "PermuteAndFlipEvent",
     "PoissonGaussianEvent",
     "PrivacyEvent",
     "PureEvent",
@@ -139,6 +140,18 @@ class ExponentialEvent(PureEvent):
         It is below the cost of other pure releases unless epsilon is large.
         """
         return min(self.epsilon**2 / 8, curves.pure_zcdp_rho(self.epsilon))
+
+
+@dataclass(frozen=True)
+class PermuteAndFlipEvent(PureEvent):
+    """A choice by the permute-and-flip mechanism.
+
+    Only its pure cost is known: bounded range, and with it the smaller cost of
+    :class:`ExponentialEvent`, is proven for the exponential mechanism only.
+
+    Args:
+        epsilon: The pure cost, including the factor two of general scores.
+    """
 
 
 @dataclass(frozen=True)

@@ -67,14 +67,32 @@ class NoiseSource(ABC):
         Returns:
             A ``batch_shape`` tensor of indices.
         """
+        return self._argmax(private_chunks, scale, "gumbel")
+
+    def exponential_argmax(
+        self, private_chunks: Iterable[Tensor], scale: float
+    ) -> Tensor:
+        """Return the index of the largest score after Exponential(scale) noise.
+
+        Otherwise it is like :meth:`noisy_argmax`.
+
+        Args:
+            private_chunks: Tensors ``batch_shape x m_i`` of consecutive candidates.
+            scale: The scale, which is also the mean, of the noise.
+        """
+        return self._argmax(private_chunks, scale, "exponential")
+
+    def _argmax(self, chunks: Iterable[Tensor], scale: float, kind: str) -> Tensor:
         offset, best, blind, broken = 0, None, None, None
-        for chunk in private_chunks:
-            # log1p keeps full precision in the upper tail, which decides.
-            gumbel = -(-torch.log1p(-self.uniform(chunk.shape, chunk.device))).log()
+        for chunk in chunks:
+            # Small uniforms, which are precise, give the upper tail, which decides.
+            uniform = self.uniform(chunk.shape, chunk.device)
+            rate = uniform if kind == "exponential" else -torch.log1p(-uniform)
+            noise = -rate.log()
             scores = chunk.double() / scale
             chunk_broken = ~scores.isfinite().all(dim=-1)
-            best = _larger(best, scores.nan_to_num(0.0, 0.0, 0.0) + gumbel, offset)
-            blind = _larger(blind, gumbel, offset)
+            best = _larger(best, scores.nan_to_num(0.0, 0.0, 0.0) + noise, offset)
+            blind = _larger(blind, noise, offset)
             broken = chunk_broken if broken is None else broken | chunk_broken
             offset += chunk.shape[-1]
         assert best is not None
@@ -236,16 +254,18 @@ class SecureNoise(SystemNoise):
         """Return the value on the grid plus discrete Laplace noise."""
         return self._invoke("laplace", private_value, scale)
 
-    def noisy_argmax(self, private_chunks: Iterable[Tensor], scale: float) -> Tensor:
-        """Return the index of the largest score after exact Gumbel noise."""
-        scores = torch.cat(list(private_chunks), dim=-1).double()
+    def _argmax(self, chunks: Iterable[Tensor], scale: float, kind: str) -> Tensor:
+        scores = torch.cat(list(chunks), dim=-1).double()
         broken = ~scores.isfinite().all(dim=-1, keepdim=True)
         scores = torch.where(broken, torch.zeros_like(scores), scores)
         dp = _opendp()
         choose = dp.m.make_noisy_max(
             dp.vector_domain(dp.atom_domain(T=float, nan=False)),
             dp.linf_distance(T=float),
-            dp.zero_concentrated_divergence(),  # the measure that samples Gumbel noise
+            # The measure decides which noise OpenDP samples.
+            dp.max_divergence()
+            if kind == "exponential"
+            else dp.zero_concentrated_divergence(),
             scale=scale,
         )
         rows = scores.reshape(-1, scores.shape[-1]).cpu().numpy()

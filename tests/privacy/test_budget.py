@@ -1,7 +1,9 @@
 """Budgets: shares of a guarantee, affordable plans, and what one record can move."""
 
+import math
 import warnings
 from fractions import Fraction
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -18,10 +20,12 @@ from botorch_dp.privacy import (
     GaussianEvent,
     GaussianMechanism,
     Ledger,
+    PermuteAndFlipEvent,
     PrivacyAccountant,
     PureDP,
 )
 from botorch_dp.privacy.budget import (
+    after_choice,
     check_affordable,
     check_gaussian,
     mean_sensitivity,
@@ -54,6 +58,56 @@ class TestShares:
         all_at_once = GaussianMechanism(whole, sensitivity=1.0, secure=True)
         spent = 10 * mechanism.event(3).zcdp_rho
         assert spent <= 1 / (2 * all_at_once.noise_std**2) * (1 + 1e-9)
+
+
+class TestAfterChoice:
+    @staticmethod
+    def reserve(guarantee, mu):
+        ledger = Ledger(cap=guarantee)
+        each = GaussianEvent(math.sqrt(20) / mu)
+        plan = [(PermuteAndFlipEvent(0.3), 1), (each, 20)]
+        check_affordable(ledger, plan, "replace_one")
+
+    @pytest.mark.parametrize(
+        "guarantee", [ApproxDP(1.0, 1e-5), GDP(0.5), RDP(8.0, 0.5)]
+    )
+    def test_a_ledger_accepts_just_that(self, guarantee):
+        mu = after_choice(guarantee, 0.3).mu
+        self.reserve(guarantee, mu)
+        with pytest.raises(BudgetExceededError):
+            self.reserve(guarantee, 1.01 * mu)
+
+    def test_numbers(self):
+        # Phi(mu'/2) = e^eps'/(1 + e^eps'): mu' of 0.3 in closed form.
+        used = 2 * NormalDist().inv_cdf(1 / (1 + math.exp(-0.3)))
+        assert after_choice(GDP(0.5), 0.3).mu == pytest.approx(
+            math.sqrt(0.25 - used**2)
+        )
+        moment = (math.exp(0.3 * 7.5) + math.exp(-0.3 * 7.5)) / (
+            math.exp(0.15) + math.exp(-0.15)
+        )
+        used = math.log(moment) / 7
+        assert after_choice(RDP(8.0, 0.5), 0.3).mu == pytest.approx(
+            math.sqrt(2 * (0.5 - used) / 8)
+        )
+        # More than basic composition leaves, less than there is without a choice.
+        basic = ApproxDP(0.7, 1e-5).to_gdp().mu
+        mu = after_choice(ApproxDP(1.0, 1e-5), 0.3).mu
+        assert basic * 1.005 < mu < ApproxDP(1.0, 1e-5).to_gdp().mu
+
+    @pytest.mark.parametrize(
+        ("guarantee", "epsilon", "match"),
+        [
+            (ApproxDP(1.0, 1e-5), 1.1, r"epsilon.*leaves part of ApproxDP.*1\.1"),
+            (GDP(0.5), 0.5, r"epsilon.*leaves part of GDP.*0\.5"),
+            (RDP(8.0, 0.5), 0.7, r"epsilon.*leaves part of RDP.*0\.7"),
+            (PureDP(1.0), 0.5, "that Gaussian noise can meet"),
+            (GDP(1.0), 0.0, "epsilon.*0"),
+        ],
+    )
+    def test_nothing_left(self, guarantee, epsilon, match):
+        with pytest.raises(InvalidArgumentError, match=match):
+            after_choice(guarantee, epsilon)
 
 
 class TestGaussian:

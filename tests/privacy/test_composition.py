@@ -24,9 +24,11 @@ from botorch_dp.privacy import (
     FixedSizeGaussianEvent,
     GaussianEvent,
     LaplaceEvent,
+    PermuteAndFlipEvent,
     PoissonGaussianEvent,
     PureEvent,
     ZCDPEvent,
+    composition,
     curves,
 )
 from botorch_dp.privacy.events import RDP_ORDERS
@@ -350,6 +352,57 @@ def histories(events):
         max_size=4,
         unique_by=lambda item: item[0],
     )
+
+
+NOISE = GaussianEvent(5.0)
+
+
+class TestAChoiceBesideNoise:
+    """One pure release and Gaussian ones have a closed curve; see docs/theory."""
+
+    @staticmethod
+    def exact(pure, mu, epsilon):
+        """The hockey-stick divergence of the product pair on a fine grid."""
+        odds, x = math.exp(pure), np.linspace(-12.0, 12.0 + mu, 2_000_001)
+        one, other = np.exp(-((x - mu) ** 2) / 2), np.exp(-(x**2) / 2)
+        gaps = (
+            p * one - math.exp(epsilon) * q * other for p, q in ((odds, 1), (1, odds))
+        )
+        total = sum(trapezoid(np.maximum(0.0, gap), x) for gap in gaps)
+        return total / (1 + odds) / math.sqrt(2 * math.pi)
+
+    @pytest.mark.parametrize("kind", [PureEvent, PermuteAndFlipEvent])
+    @pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.5])
+    def test_is_exact(self, kind, epsilon):
+        history = account((kind(0.4), 1), (GaussianEvent(8.0), 5))
+        delta = self.exact(0.4, math.sqrt(5) / 8, epsilon)
+        assert history.get_delta(epsilon) == pytest.approx(delta, rel=1e-6)
+        assert history.get_epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
+        method = history.spent(delta).method
+        assert method == "exact composition of a choice and noise"
+
+    def test_no_other_bound_is_smaller(self):
+        groups = frozenset({(PureEvent(0.4), 1), (NOISE, 1)})
+        found = composition.spent_at(groups, 1e-5).amount
+        pld = composition._total_pld(groups).get_epsilon_for_delta(1e-5)
+        assert found <= pld <= found * 1.001
+        for bound in composition._cheap_bounds(groups, 1e-5):
+            assert found <= bound.amount
+
+    @pytest.mark.parametrize(
+        "event", [PermuteAndFlipEvent(0.02), ExponentialEvent(0.02), LaplaceEvent(50.0)]
+    )
+    def test_many_choices_cost_less_than_their_sum(self, event):
+        many = account((event, 20), (GaussianEvent(20.0), 1))
+        one = account((PureEvent(0.4), 1), (GaussianEvent(20.0), 1))
+        assert many.get_epsilon(1e-5) < 0.99 * one.get_epsilon(1e-5)
+        assert many.get_delta(0.5) < 0.99 * one.get_delta(0.5)
+
+    def test_two_choices_are_one_of_both_epsilons(self):
+        many = frozenset({(PureEvent(0.1), 1), (PureEvent(0.15), 2), (NOISE, 1)})
+        one = frozenset({(PureEvent(0.4), 1), (NOISE, 1)})
+        bound = next(composition._cheap_bounds(many, 1e-5)).amount
+        assert bound == pytest.approx(composition.spent_at(one, 1e-5).amount)
 
 
 class TestReleasesThatCanFail:

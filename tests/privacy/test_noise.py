@@ -71,17 +71,28 @@ class TestDistributions:
         counts = np.bincount(chosen.numpy(), minlength=4)
         assert stats.chisquare(counts, expected).pvalue > 1e-3
 
-    def test_argmax_in_chunks_and_far_scores(self, source, double):
+    def test_exponential_argmax_of_two(self, source, double):
+        # The worse of two is ahead with probability exp(-gap / scale) / 2.
+        scores = torch.tensor([0.0, 1.0], **double)
+        chosen = source.exponential_argmax(scores.expand(NUM, 2).split(1, -1), 1.5)
+        worse = NUM - int(chosen.sum())
+        assert stats.binomtest(worse, NUM, math.exp(-1 / 1.5) / 2).pvalue > 1e-3
+        assert stats.binomtest(worse, NUM, math.exp(-1.1 / 1.5) / 2).pvalue < 1e-3
+
+    @pytest.mark.parametrize("argmax", ["noisy_argmax", "exponential_argmax"])
+    def test_argmax_in_chunks_and_far_scores(self, source, argmax, double):
         # Scores whose exponentials overflow; the best is in the last of three chunks.
         scores = torch.arange(3000, **double) * 1e300
-        chosen = source.noisy_argmax(scores.split(1000), 1.0)
+        chosen = getattr(source, argmax)(scores.split(1000), 1.0)
         assert int(chosen) == 2999
 
-    def test_argmax_of_a_broken_row_is_uniform(self, source, double):
+    @pytest.mark.parametrize("argmax", ["noisy_argmax", "exponential_argmax"])
+    def test_argmax_of_a_broken_row_is_uniform(self, source, argmax, double):
         scores = torch.zeros(6000, 3, **double)
         scores[:, 0] = math.inf
         scores[:, 2] = math.nan
-        counts = np.bincount(source.noisy_argmax([scores], 0.01).numpy(), minlength=3)
+        chosen = getattr(source, argmax)([scores], 0.01)
+        counts = np.bincount(chosen.numpy(), minlength=3)
         assert stats.chisquare(counts).pvalue > 1e-3
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -205,11 +216,12 @@ class TestSecureNoise:
         scores = value.expand(50, 3)
         assert len(SecureNoise().noisy_argmax([scores], 1.0).unique()) > 1
 
-    def test_argmax_of_a_partly_broken_row_is_uniform(self, double):
+    @pytest.mark.parametrize("argmax", ["noisy_argmax", "exponential_argmax"])
+    def test_argmax_of_a_partly_broken_row_is_uniform(self, argmax, double):
         # OpenDP cannot be seeded: this fails once in a million runs.
         scores = torch.tensor([0.0, 9.0, math.nan], **double).repeat(3000, 1)
         scores[0, 2] = 0.0
-        chosen = SecureNoise().noisy_argmax([scores], 0.01)
+        chosen = getattr(SecureNoise(), argmax)([scores], 0.01)
         assert int(chosen[0]) == 1
         counts = np.bincount(chosen[1:].numpy(), minlength=3)
         assert stats.chisquare(counts).pvalue > 1e-6

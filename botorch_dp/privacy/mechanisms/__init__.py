@@ -10,6 +10,7 @@ finite is released as zero plus noise; after clipping
 from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from botorch_dp.privacy.mechanisms.base import CalibratedMechanism, Mechanism
 from botorch_dp.privacy.mechanisms.exponential import ExponentialMechanism
+from botorch_dp.privacy.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from botorch_dp.privacy.mechanisms.subsampled import (
     SubsampledGaussianMechanism,
     noise_multiplier_for,
@@ -21,6 +22,7 @@ __all__ = [
     "GaussianMechanism",
     "LaplaceMechanism",
     "Mechanism",
+    "PermuteAndFlipMechanism",
     "SubsampledGaussianMechanism",
     "noise_multiplier_for",
 ]

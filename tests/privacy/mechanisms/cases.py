@@ -9,6 +9,7 @@ from botorch_dp import (
     ExponentialMechanism,
     GaussianMechanism,
     LaplaceMechanism,
+    PermuteAndFlipMechanism,
     PureDP,
     SubsampledGaussianMechanism,
 )
@@ -27,6 +28,8 @@ def make(kind, **kwargs):
         return LaplaceMechanism(PureDP(1.0), sensitivity=0.5, **kwargs)
     if kind == "exponential":
         return ExponentialMechanism(PureDP(1.0), sensitivity=0.5, **kwargs)
+    if kind == "permute_and_flip":
+        return PermuteAndFlipMechanism(PureDP(1.0), sensitivity=0.5, **kwargs)
     if kind == "poisson":
         return SubsampledGaussianMechanism(
             noise_multiplier=1.0, clip_norm=0.5, sampling_rate=0.5, **kwargs
@@ -36,7 +39,8 @@ def make(kind, **kwargs):
     )
 
 
-KINDS = ["gaussian", "laplace", "exponential", "poisson", "fixed_size"]
+CHOICES = ["exponential", "permute_and_flip"]
+KINDS = ["gaussian", "laplace", *CHOICES, "poisson", "fixed_size"]
 
 
 def private_value(kind, **tkwargs):

@@ -12,12 +12,23 @@ from botorch_dp import (
     GaussianMechanism,
     LaplaceMechanism,
     Ledger,
+    PermuteAndFlipMechanism,
     PrivacyAccountant,
     PureDP,
     SubsampledGaussianMechanism,
 )
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
-from tests.privacy.mechanisms.cases import CPU, INF, KINDS, NAN, make, private_value
+from tests.privacy.mechanisms.cases import (
+    CHOICES,
+    CPU,
+    INF,
+    KINDS,
+    NAN,
+    make,
+    private_value,
+)
+
+DRAWS = ("add_gaussian", "add_laplace", "noisy_argmax", "exponential_argmax")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +40,7 @@ class TestEveryMechanism:
         mechanism = make(kind, generator=generator)
         released = mechanism.release(private_value(kind, **tkwargs), ledger=ledger)
         assert released.device == CPU
-        if kind != "exponential":
+        if kind not in CHOICES:
             assert released.dtype == tkwargs["dtype"]
             assert released.shape == (3,)
         [entry] = ledger.entries
@@ -39,7 +50,7 @@ class TestEveryMechanism:
     def test_charges_before_it_draws(self, kind, double, monkeypatch):
         mechanism = make(kind)
         drawn = []
-        for name in ("add_gaussian", "add_laplace", "noisy_argmax"):
+        for name in DRAWS:
             monkeypatch.setattr(
                 mechanism.noise_source, name, lambda *args: drawn.append(args)
             )
@@ -55,7 +66,7 @@ class TestEveryMechanism:
         def fail(*args):
             raise RuntimeError("power cut")
 
-        for name in ("add_gaussian", "add_laplace", "noisy_argmax"):
+        for name in DRAWS:
             monkeypatch.setattr(mechanism.noise_source, name, fail)
         ledger = Ledger()
         with pytest.raises(RuntimeError, match="power cut"):
@@ -130,6 +141,10 @@ class TestParameters:
             (lambda b: LaplaceMechanism(PureDP(1.0), sensitivity=b), "sensitivity"),
             (lambda b: ExponentialMechanism(PureDP(1.0), sensitivity=b), "sensitivity"),
             (
+                lambda b: PermuteAndFlipMechanism(PureDP(1.0), sensitivity=b),
+                "sensitivity",
+            ),
+            (
                 lambda b: SubsampledGaussianMechanism(
                     noise_multiplier=b, clip_norm=1.0, sampling_rate=0.1
                 ),
@@ -148,7 +163,13 @@ class TestParameters:
             build(bad)
 
     @pytest.mark.parametrize(
-        "mechanism", [GaussianMechanism, LaplaceMechanism, ExponentialMechanism]
+        "mechanism",
+        [
+            GaussianMechanism,
+            LaplaceMechanism,
+            ExponentialMechanism,
+            PermuteAndFlipMechanism,
+        ],
     )
     def test_a_float_is_not_a_guarantee(self, mechanism):
         with pytest.raises(InvalidArgumentError, match=r"guarantee.*1\.0"):

@@ -7,17 +7,9 @@ is off by two was measured with other seeds: 40 of 40.
 import pytest
 import torch
 
-from botorch_dp import ExponentialMechanism, Ledger, PrivacyAccountant, PureDP
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp import PrivacyAccountant, PureDP
 from botorch_dp.privacy import ExponentialEvent, audit_epsilon_finite, worst_log_ratio
-from botorch_dp.privacy.mechanisms import exponential as selection
 from tests.privacy.mechanisms.cases import CPU, SOURCES, Broken, make, noise_arguments
-
-
-class TestParameters:
-    def test_replacement_is_not_monotone(self):
-        with pytest.raises(InvalidArgumentError, match=r"monotone.*replace_one"):
-            ExponentialMechanism(PureDP(1.0), sensitivity=1.0, monotone=True)
 
 
 class TestEvents:
@@ -26,16 +18,6 @@ class TestEvents:
         assert make("exponential").scale == 1.0
         monotone = make("exponential", monotone=True, adjacency="add_or_remove_one")
         assert monotone.scale == 0.5
-
-
-class TestBatches:
-    def test_each_choice_is_charged(self, double):
-        ledger = Ledger()
-        chosen = make("exponential").release(
-            torch.zeros(4, 5, 3, **double), ledger=ledger
-        )
-        assert chosen.shape == (4, 5)
-        assert ledger.entries[0].count == 20
 
 
 class TestExponential:
@@ -73,29 +55,6 @@ class TestExponential:
             )
             > 1.0
         )
-
-    def test_a_million_candidates_in_chunks(self, monkeypatch, double):
-        monkeypatch.setattr(selection, "_CHUNK", 1000)
-        scores = torch.zeros(1_000_000, **double)
-        scores[654_321] = 1e3
-        mechanism = make("exponential")
-        assert int(mechanism.release(scores, ledger=Ledger())) == 654_321
-        lazily = (scores[i : i + 1000] for i in range(0, 1_000_000, 1000))
-        assert int(mechanism.release(lazily, ledger=Ledger())) == 654_321
-
-    def test_bad_chunks(self, double):
-        ledger = Ledger()
-        good, bad = torch.zeros(2, 3, **double), torch.zeros(3, 3, **double)
-        with pytest.raises(InvalidArgumentError, match="at least one chunk"):
-            make("exponential").release([], ledger=ledger)
-        with pytest.raises(InvalidArgumentError, match="int64"):
-            make("exponential").release([good, good.long()], ledger=ledger)
-        assert len(ledger) == 0
-        with pytest.raises(InvalidArgumentError, match=r"batch shape.*\(3,\)"):
-            make("exponential").release([good, bad], ledger=ledger)
-        assert len(ledger) == 0
-        with pytest.raises(InvalidArgumentError, match=r"batch shape.*\(3,\)"):
-            make("exponential").release(iter([good, bad]), ledger=ledger)
 
 
 class TestAudits:
