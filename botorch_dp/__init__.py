@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PrivateBO,
         RandomSearch,
         StepSchedule,
+        minimize,
     )
     from botorch_dp.privacy import (
         GDP,
@@ -75,6 +76,7 @@ __all__ = [
     "RandomSearch",
     "StepSchedule",
     "SubsampledGaussianMechanism",
+    "minimize",
     "optimal_design",
 ]
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
+    from botorch_dp.optimizers.auto.minimize import minimize
+    from botorch_dp.optimizers.auto.search_plan import SearchPlan, plan_search
     from botorch_dp.optimizers.baselines.fts import FTSDE, ThompsonSampling
     from botorch_dp.optimizers.baselines.gibo import GIBO
     from botorch_dp.optimizers.baselines.searches import GPUCB, RandomSearch
@@ -63,11 +65,14 @@ __all__ = [
     "PrivateBO",
     "PrivateOptimizer",
     "RandomSearch",
+    "SearchPlan",
     "Step",
     "StepSchedule",
     "ThompsonSampling",
     "longest_message",
     "mallows_weighted",
+    "minimize",
+    "plan_search",
     "published_privacy_loss",
 ]
 

@@ -1,0 +1,1 @@
+"""One call that plans and runs the best method for a budget."""
