@@ -12,7 +12,7 @@ from tqdm import tqdm
 from botorch_dp._validation import check_callable
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.auto.search_plan import SearchPlan, plan_search
-from botorch_dp.optimizers.core.optimizer import OptimizationResult
+from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
 from botorch_dp.optimizers.core.search_box import SearchBox
 from botorch_dp.optimizers.gibo.dp_gibo import DPGIBO
 from botorch_dp.optimizers.release.private_bo import PrivateBO
@@ -186,7 +186,8 @@ class _PlannedRun:
         check_affordable(ledger, costs, _ADJACENCY)
 
     def __call__(self, losses: Objective) -> OptimizationResult:
-        result, history = None, ()
+        result: OptimizationResult | None = None
+        history: tuple[Step, ...] = ()
         if self._choice is not None:
             result = self._choice.run(losses, progress=False)
             history = result.history
