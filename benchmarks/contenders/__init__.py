@@ -34,7 +34,7 @@ def no_search(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
 _ALTERNATIVES: dict[str, Run] = {NO_SEARCH: no_search}
 for _count in (200, 1000):
     for _name, _noise in NOISES.items():
-        _label = f"{_name}, {_count:,} points"
+        _label = f"{_name} {_count}"
         _ALTERNATIVES[_label] = noisy_choice(_label, _noise, _count)
 _ALTERNATIVES |= {
     "private selection": private_selection,
@@ -48,8 +48,8 @@ _ALTERNATIVES |= {
 
 _ALL = [
     Contender("minimize", OURS, minimize, is_available=has_minimize),
-    Contender("dp-gibo, old", OURS, old_dp_gibo),
-    Contender("private-bo, old", OURS, old_private_bo),
+    Contender("dp-gibo (old)", OURS, old_dp_gibo),
+    Contender("private-bo (old)", OURS, old_private_bo),
     *(Contender(name, ALTERNATIVE, run) for name, run in _ALTERNATIVES.items()),
     Contender("random search", NOT_PRIVATE, random_search),
     Contender("TPE", NOT_PRIVATE, tpe),

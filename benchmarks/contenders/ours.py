@@ -30,7 +30,7 @@ def old_dp_gibo(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
         noise_variance=1e-4,
         step_size=0.2,
         initial_x=task.start,
-        generator=seeded("dp-gibo, old", seed),
+        generator=seeded("dp-gibo (old)", seed),
     )
     return run.run(task.losses, progress=False).average
 
@@ -44,7 +44,7 @@ def old_private_bo(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
         num_steps=50,
         loss_range=(0.0, 1.0),
         output="point",
-        generator=seeded("private-bo, old", seed),
+        generator=seeded("private-bo (old)", seed),
     )
     return run.run(task.losses, progress=False).x
 
