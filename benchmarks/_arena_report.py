@@ -1,5 +1,6 @@
 """The tables and the picture of the arena, from its stored results."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -237,8 +238,12 @@ def _line(
     return x, y
 
 
-def write_report(results: Results, folder: Path = RESULTS) -> None:
-    """Write ``arena.md`` and ``arena.png``."""
-    if results:
-        (folder / "arena.md").write_text(markdown(results))
-        draw(results, folder / "arena.png")
+def page_of(folder: Path) -> str:
+    """Return the page made from the results in a folder."""
+    return markdown(json.loads((folder / "arena.json").read_text()))
+
+
+def write_report(folder: Path = RESULTS) -> None:
+    """Write ``arena.md`` and ``arena.png`` from the results in a folder."""
+    (folder / "arena.md").write_text(page_of(folder))
+    draw(json.loads((folder / "arena.json").read_text()), folder / "arena.png")

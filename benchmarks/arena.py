@@ -77,7 +77,6 @@ def groups(
 
 def run_group(todo: Todo) -> Found:
     """Run methods on cells of one task, dimension and number of records."""
-    warnings.simplefilter("ignore")
     found: Found = {cell.name: {} for cell in todo}
     first = next(iter(todo))
     seeds = sorted({seed for run in todo.values() for r in run.values() for seed in r})
@@ -91,7 +90,8 @@ def run_group(todo: Todo) -> Found:
                 if name not in shared:
                     start = time.perf_counter()
                     try:
-                        x = method.run(task, cell.epsilon, seed)
+                        with warnings.catch_warnings(action="ignore"):
+                            x = method.run(task, cell.epsilon, seed)
                     except Exception as error:
                         error.add_note(f"{name} failed in {cell.name}, seed {seed}.")
                         raise
@@ -140,15 +140,19 @@ def choose_methods(names: str | None) -> list[Contender]:
 
 
 def run(
-    cells: Sequence[Cell], methods: Sequence[Contender], seeds: int, jobs: int
+    cells: Sequence[Cell],
+    methods: Sequence[Contender],
+    seeds: int,
+    jobs: int,
+    path: Path = PATH,
 ) -> None:
     """Run what is missing, and save after every group of cells."""
-    todo = list(groups(cells, load(), methods, seeds))
+    todo = list(groups(cells, load(path), methods, seeds))
     start = time.perf_counter()
     for done, new in enumerate(completed(run_group, [(part,) for part in todo], jobs)):
-        results = load()  # another run may have written meanwhile
+        results = load(path)  # another run may have written meanwhile
         merge(results, new)
-        save({name: results[name] for name in CELLS if name in results})
+        save({name: results[name] for name in CELLS if name in results}, path)
         minutes = (time.perf_counter() - start) / 60
         print(f"{done + 1}/{len(todo)} groups, {minutes:.1f} min", flush=True)
 
@@ -165,7 +169,7 @@ def main() -> None:
     if not options.table:
         cells = select(options.half, options.cells)
         run(cells, choose_methods(options.methods), options.seeds, options.jobs)
-    write_report(load())
+    write_report()
 
 
 if __name__ == "__main__":
