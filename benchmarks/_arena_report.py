@@ -1,12 +1,13 @@
 """The tables and the picture of the arena, from its stored results."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _arena_real
 from benchmarks._arena_cells import CELLS, CHOOSE, REPORT, Cell
+from benchmarks._arena_store import load
 from benchmarks._arena_verdicts import (
     LEAST_RANGE,
     LOSS,
@@ -240,10 +241,11 @@ def _line(
 
 def page_of(folder: Path) -> str:
     """Return the page made from the results in a folder."""
-    return markdown(json.loads((folder / "arena.json").read_text()))
+    real = _arena_real.sections(load(folder / "arena_real.json"))
+    return markdown(load(folder / "arena.json"), real)
 
 
 def write_report(folder: Path = RESULTS) -> None:
     """Write ``arena.md`` and ``arena.png`` from the results in a folder."""
     (folder / "arena.md").write_text(page_of(folder))
-    draw(json.loads((folder / "arena.json").read_text()), folder / "arena.png")
+    draw(load(folder / "arena.json"), folder / "arena.png")

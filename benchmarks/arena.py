@@ -8,42 +8,24 @@ with what is missing. ``--real`` runs the tasks with real data instead, into
 
 import argparse
 import fnmatch
-import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _arena_real
 from benchmarks._arena_cells import CELLS, HALVES, Cell
 from benchmarks._arena_report import write_report
+from benchmarks._arena_store import Found, load, merge, save
 from benchmarks._common import RESULTS, completed
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.problems.arena_tasks import make_task
 
 PATH = RESULTS / "arena.json"
 NUM_SEEDS = 5
-Found = dict[str, dict[str, dict[str, Any]]]
 # The seeds to run of each method, in cells of one task, dimension and n.
 Todo = dict[Cell, dict[str, range]]
-
-
-def load(path: Path = PATH) -> Found:
-    """Return the results so far."""
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def save(results: Mapping[str, Any], path: Path = PATH) -> None:
-    """Write the results, a line for each method in a cell."""
-    cells = []
-    for name, cell in results.items():
-        lines = [
-            f"    {json.dumps(method)}: {json.dumps(cell[method])}" for method in cell
-        ]
-        cells.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("{\n" + ",\n".join(cells) + "\n}\n")
-    temporary.replace(path)
 
 
 def missing(
@@ -107,19 +89,6 @@ def run_group(todo: Todo) -> Found:
     return found
 
 
-def merge(results: Found, new: Found) -> None:
-    """Append the regrets of further seeds, and update the mean times."""
-    for name, cell in new.items():
-        for method, entry in cell.items():
-            known = results.setdefault(name, {}).setdefault(
-                method, {"regret": [], "seconds": 0.0}
-            )
-            before, added = len(known["regret"]), len(entry["regret"])
-            seconds = known["seconds"] * before + sum(entry["seconds"])
-            known["regret"] += entry["regret"]
-            known["seconds"] = round(seconds / (before + added), 4)
-
-
 def select(half: str, pattern: str) -> list[Cell]:
     """Return the cells of a half, or of both, whose name matches a pattern."""
     return [
@@ -157,6 +126,16 @@ def run(
         print(f"{done + 1}/{len(todo)} groups, {minutes:.1f} min", flush=True)
 
 
+def run_real(names: str | None, pattern: str, seeds: int, jobs: int) -> None:
+    """Run real tasks whose name matches a pattern, with all methods or some."""
+    known = _arena_real.methods()
+    wanted = known if names is None else [name.strip() for name in names.split(",")]
+    if unknown := sorted(set(wanted) - set(known)):
+        raise SystemExit(f"Unknown methods: {unknown}. Known: {known}")
+    tasks = fnmatch.filter(_arena_real.available_tasks(), pattern)
+    _arena_real.run(wanted, seeds, jobs, tasks)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
@@ -164,9 +143,12 @@ def main() -> None:
     parser.add_argument("--cells", default="*", help="a pattern of names")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--real", action="store_true", help="run the real tasks")
     parser.add_argument("--table", action="store_true", help="rewrite tables only")
     options = parser.parse_args()
-    if not options.table:
+    if options.real and not options.table:
+        run_real(options.methods, options.cells, options.seeds, options.jobs)
+    elif not options.table:
         cells = select(options.half, options.cells)
         run(cells, choose_methods(options.methods), options.seeds, options.jobs)
     write_report()
