@@ -81,6 +81,8 @@ benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in bench
 	$(BIN)/python -m benchmarks.sklearn_search
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.imports
+	$(BIN)/python -m benchmarks.arena
+	$(BIN)/python -m benchmarks.arena --real
 
 federated: $(VENV)/.all  ## run a federation on this machine: a Flower server, four agents, ten rounds
 	@$(BIN)/python -m examples.flower_on_one_machine.loopback

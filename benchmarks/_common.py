@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,14 @@ def _times(call: Callable[[], object], repeats: int) -> list[float]:
 def in_parallel(run: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Any:
     """Run replications on both cores, one thread each."""
     return Parallel(n_jobs=2)(delayed(_one_thread)(run, *args) for args in arguments)
+
+
+def completed(
+    run: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int = 2
+) -> Iterator[Any]:
+    """Yield the results of replications as they finish, in any order."""
+    calls = (delayed(_one_thread)(run, *args) for args in arguments)
+    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
 
 
 def _one_thread(run: Callable[..., Any], *args: Any) -> Any:

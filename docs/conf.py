@@ -1,6 +1,7 @@
 """Sphinx configuration. Build with ``make docs``; no network is needed to build."""
 
 import re
+import shutil
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -58,9 +59,13 @@ def write_pages(app: Any) -> None:
         **{f"benchmarks/{name}": text for name, text in benchmark_pages.pages()},
         **dict(computed.pages()),
     }
+    pictures = {f"benchmarks/{path.name}": path for path in benchmark_pages.pictures()}
     for old in GENERATED.rglob("*.*"):
-        if str(old.relative_to(GENERATED)) not in pages:
+        if str(old.relative_to(GENERATED)) not in {*pages, *pictures}:
             old.unlink()
+    (GENERATED / "benchmarks").mkdir(parents=True, exist_ok=True)
+    for name, path in pictures.items():
+        shutil.copyfile(path, GENERATED / name)
     for name, text in pages.items():
         path = GENERATED / name
         path.parent.mkdir(parents=True, exist_ok=True)

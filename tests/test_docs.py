@@ -185,9 +185,7 @@ def test_short_names_find_their_documentation():
     assert find("torch.Tensor", objects) is None
 
 
-@pytest.mark.parametrize(
-    "path", sorted(benchmark_pages.RESULTS.glob("*.json")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", benchmark_pages.files(), ids=lambda path: path.stem)
 def test_benchmark_pages_are_the_tables_of_the_benchmarks(path):
     page = benchmark_pages.benchmark_page(path)
     assert page == path.with_suffix(".md").read_text()

@@ -29,8 +29,8 @@ from torch import Tensor
 
 NUM_FRESH = 4000
 DOUBLE = torch.float64
-# Records x points in memory at a time.
-_BLOCK = 2_000_000
+# Records x points x parameters at a time: few enough to stay in a cache.
+_BLOCK = 100_000
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n x 1 x k records, b x d points) -> n x b
 

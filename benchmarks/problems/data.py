@@ -15,6 +15,8 @@ References:
     .. [DalPozzolo2015credit] A. Dal Pozzolo, O. Caelen, R. A. Johnson and G. Bontempi.
         Calibrating Probability with Undersampling for Unbalanced Classification. IEEE
         SSCI, 2015.
+    .. [Becker1996adult] B. Becker and R. Kohavi. Adult. UCI Machine Learning
+        Repository, 1996.
 """
 
 import hashlib
@@ -88,6 +90,12 @@ DATASETS: dict[str, Dataset] = {
         origin="'Uber Fares Dataset', on Kaggle: 27,671 cleaned rows of the first "
         "28,352 out of 200,000.",
     ),
+    "adult": Dataset(
+        file="adult.npz",
+        sha256="79cbac1e9fbf493b2ff63ea4c3d490df304ae442ec68b2f6ba58871020f6a23e",
+        origin="'Adult' [Becker1996adult], in the UCI Machine Learning Repository, CC "
+        "BY 4.0: the 45,222 rows without gaps.",
+    ),
 }
 
 
@@ -98,7 +106,7 @@ def load_dataset(
 
     Args:
         name: One of ``DATASETS``: ``"substitute_pol"``, ``"ct_slices_fragment"``,
-            ``"landmine"``, ``"har"``, ``"creditcard"`` or ``"uber"``.
+            ``"landmine"``, ``"har"``, ``"creditcard"``, ``"uber"`` or ``"adult"``.
         data_dir: The folder with the files; by default the value of the environment
             variable ``BOTORCH_DP_DATA``.
 

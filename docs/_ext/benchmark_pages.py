@@ -2,7 +2,8 @@
 
 Numbers come from ``benchmarks/results``, titles and texts from the source of each
 benchmark (read, not run), and the layout from the function that lays out the tables in
-``benchmarks/results`` as well.
+``benchmarks/results`` as well. The arena, which has verdicts to compute, lays out its
+own page.
 """
 
 import ast
@@ -10,14 +11,20 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import _arena_report
 from benchmarks._common import RESULTS, page
 
 SOURCES = RESULTS.parent
+ARENA = "arena"
+# Results that are shown on the page of others.
+PARTS = ("arena_real",)
 RAW = "The numbers: `benchmarks/results/{name}.json`; the code: `benchmarks/{name}.py`."
 
 
 def benchmark_page(path: Path) -> str:
     """Return the page of one file of results, in Markdown."""
+    if path.stem == ARENA:
+        return _arena_report.page_of(path.parent)
     results = json.loads(path.read_text())
     title, texts = _source_of(path.stem)
     known = {name: text for name, text in texts.items() if name in results}
@@ -25,9 +32,19 @@ def benchmark_page(path: Path) -> str:
     return page(title, {**known, **unknown}, results)
 
 
+def files() -> list[Path]:
+    """Return the files of results that have a page of their own."""
+    return [path for path in sorted(RESULTS.glob("*.json")) if path.stem not in PARTS]
+
+
+def pictures() -> list[Path]:
+    """Return the pictures that the pages show."""
+    return sorted(RESULTS.glob("*.png"))
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """Return the names of all benchmark pages, and their text."""
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in files():
         raw = RAW.format(name=path.stem)
         yield f"{path.stem}.md", f"{benchmark_page(path)}\n{raw}\n"
 

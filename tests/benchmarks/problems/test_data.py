@@ -74,7 +74,7 @@ def test_unknown_name():
 
 def test_table():
     names = ["substitute_pol", "ct_slices_fragment", "landmine", "har", "creditcard"]
-    assert sorted(DATASETS) == sorted([*names, "uber"])
+    assert sorted(DATASETS) == sorted([*names, "uber", "adult"])
     assert module.DATASETS is DATASETS
     for dataset in DATASETS.values():
         assert re.fullmatch(r"[0-9a-f]{64}", dataset.sha256)
