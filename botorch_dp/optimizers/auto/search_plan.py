@@ -133,7 +133,7 @@ def plan_search(
         ...     loss_range=(0.0, 1.0),
         ... )
         >>> plan.method, plan.num_evaluations
-        ('permute-and-flip, then dp-gibo', 180)
+        ('permute-and-flip, then dp-gibo', 220)
     """
     n, d = check_count("num_records", num_records), check_count("dim", dim)
     check_guarantee("guarantee", guarantee)

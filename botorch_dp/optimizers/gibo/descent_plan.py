@@ -7,8 +7,9 @@ range of width R. With T steps, each of which spends :math:`\mu / \sqrt{T}`:
   the order of h (curvature) and noise of the order of 1/h.
   The sum is least for h in proportion to the cube root of the noise,
   :math:`h = 0.33 (d \sqrt{T} / (n \mu))^{1/3}`, between 0.03 and
-  :math:`0.1 \sqrt{d}`. It shrinks from 1.3 h to h / 1.3 over the first half of the
-  steps.
+  :math:`0.1 \sqrt{d}`. It shrinks from 1.7 h to h / 1.7 over the first half of the
+  steps. In up to six dimensions the stencil is a pair of points in every direction,
+  whose error is of the order of :math:`h^2`, otherwise a simplex.
 * **The clip norm B.** A simplex of radius h gives a record a gradient of at most
   :math:`\sqrt{d} R / (2 h)`, so B is never larger. Below that, it is the larger of a
   share of the range, :math:`R \min(1/4, 0.6 / \sqrt{d})`, and what noise of
@@ -16,7 +17,7 @@ range of width R. With T steps, each of which spends :math:`\mu / \sqrt{T}`:
 * **The steps.** AdaGrad divides by the root of the sum of squared gradients. Its first
   steps would all be 0.2 in every coordinate, whatever the signal. The sum therefore
   starts at :math:`T \sigma^2`, what noise alone adds to it in the whole run.
-* **Few evaluations.** There are 20 steps of d + 1 points, fewer if fewer points may be
+* **Few evaluations.** There are 20 steps, fewer of d + 1 points if fewer points may be
   evaluated. Below 2 (d + 1) points there are two steps, each of which looks at k random
   coordinates instead of all d. Their gradients are shorter by :math:`\sqrt{k / d}`, and
   so is the clip norm.
@@ -38,7 +39,9 @@ from botorch_dp.privacy.guarantees import Guarantee
 _STEPS = 20
 _STEP_SIZE = 0.2
 _RADIUS, _LEAST_RADIUS, _MOST_RADIUS = 0.33, 0.03, 0.1
-_SHRINKS = 1.3
+_SHRINKS = 1.7
+# Up to this dimension, pairs of points are worth twice as many evaluations.
+_MOST_DIMS_OF_PAIRS = 6
 _LENGTH_SCALE, _LENGTH_SCALE_PER_ROOT = 0.5, 0.25
 
 
@@ -49,6 +52,7 @@ class DescentPlan:
     Attributes:
         num_steps: The number T of steps.
         num_directions: How many coordinates of the gradient a step looks at.
+        batch_size: The number of new points a step.
         radius: The radius h of the stencil; it shrinks during the run.
         length_scale: The length scale of the surrogate's RBF kernel.
         clip_norm: The bound B on a record's gradient.
@@ -62,6 +66,7 @@ class DescentPlan:
 
     num_steps: int
     num_directions: int
+    batch_size: int
     radius: float
     length_scale: float
     clip_norm: float
@@ -73,25 +78,25 @@ class DescentPlan:
     mu: float
 
     @property
-    def batch_size(self) -> int:
-        """The number of new points a step."""
-        return self.num_directions + 1
-
-    @property
     def num_evaluations(self) -> int:
         """The number of points that the whole run evaluates."""
         return self.num_steps * self.batch_size
 
     @property
     def noise_variances(self) -> tuple[float, ...]:
-        """The noise variance of the surrogate in each step.
+        """The noise variance s^2 of the surrogate in each step, which sets the radius.
 
-        The best simplex for an RBF kernel has the radius l (2 s^2)^(1/4), so the
-        variance s^2 sets the radius.
+        For an RBF kernel of length scale l, the best simplex has the radius
+        l (2 s^2)^(1/4), and the best pairs of points l (1.5 s^2)^(1/6).
         """
         shares = (min(1.0, 2 * t / self.num_steps) for t in range(self.num_steps))
-        radii = (self.radius * _SHRINKS ** (1 - 2 * share) for share in shares)
-        return tuple((radius / self.length_scale) ** 4 / 2 for radius in radii)
+        radii = [
+            self.radius / self.length_scale * _SHRINKS ** (1 - 2 * share)
+            for share in shares
+        ]
+        if self.batch_size == 2 * self.num_directions:
+            return tuple(radius**6 / 1.5 for radius in radii)
+        return tuple(radius**4 / 2 for radius in radii)
 
     def __str__(self) -> str:
         among = "" if self.num_directions == self.dim else f" of {self.dim}"
@@ -128,7 +133,8 @@ def plan_descent(
             of the data. Needed unless ``clip_norm`` is given.
         clip_norm: The bound on a record's gradient, if it is not to be planned.
         num_steps: The number of steps, if it is not to be planned.
-        max_evaluations: How many points may be evaluated in all; 20 (d + 1) by default.
+        max_evaluations: How many points may be evaluated in all. By default 40 d up to
+            six dimensions, 20 (d + 1) beyond.
         moves: How far a record that is clipped to 1 can move the sum of all records: 2
             if it is replaced, 1 if it is left out.
 
@@ -142,12 +148,16 @@ def plan_descent(
         ...     num_records=1000, dim=5, guarantee=GDP(1.0), loss_range=(0.0, 1.0)
         ... )
         >>> print(plan)
-        DP-GIBO: 20 steps in 5 dimensions, 120 evaluations,
+        DP-GIBO: 20 steps in 5 dimensions, 200 evaluations,
         stencil radius 0.093, gradients clipped to 2.24, noise 0.02
     """
     n, d = check_count("num_records", num_records), check_count("dim", dim)
     mu = check_guarantee("guarantee", guarantee).to_gdp().mu
     steps, directions = _steps_and_directions(d, num_steps, max_evaluations)
+    batch_size = directions + 1
+    if d <= _MOST_DIMS_OF_PAIRS and directions == d:
+        allowed = 2 * d * steps if max_evaluations is None else max_evaluations
+        batch_size = max(batch_size, 2 * d) if 2 * d * steps <= allowed else batch_size
     # What a step's noise would be if gradients were clipped to 1.
     unit_noise = check_positive("moves", moves) * math.sqrt(steps) / (n * mu)
     cube_root = (d * unit_noise / moves) ** (1 / 3)
@@ -159,6 +169,7 @@ def plan_descent(
     return DescentPlan(
         num_steps=steps,
         num_directions=directions,
+        batch_size=batch_size,
         radius=radius,
         length_scale=max(_LENGTH_SCALE, _LENGTH_SCALE_PER_ROOT * math.sqrt(d)),
         clip_norm=clip_norm,

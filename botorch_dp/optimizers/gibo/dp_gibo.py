@@ -248,7 +248,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> opt = DPGIBO(bounds, 1000, GDP(mu=1.0), loss_range=(0.0, 1.0))
         >>> print(opt.plan)
-        DP-GIBO: 20 steps in 2 dimensions, 60 evaluations,
+        DP-GIBO: 20 steps in 2 dimensions, 80 evaluations,
         stencil radius 0.0685, gradients clipped to 5.59, noise 0.05
         >>> result = opt.run(losses, progress=False)
         >>> result.x.shape, result.certificate.guarantee
@@ -306,6 +306,8 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             num_steps, clip_norm = planned.num_steps, planned.clip_norm
             if num_directions is None and planned.num_directions < planned.dim:
                 num_directions = planned.num_directions
+            if batch_size is None and tolerance is None:
+                batch_size = planned.batch_size
             if kernel is None and noise_variance is None:
                 noise_variance = planned.noise_variances
                 with bounds.device:
