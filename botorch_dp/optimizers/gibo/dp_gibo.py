@@ -287,8 +287,9 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         secure: bool | SecureNoise = False,
     ) -> None:
         self._plan: DescentPlan | None = None
-        if None in (num_steps, clip_norm) or max_evaluations or loss_range:
-            if max_evaluations is not None and (batch_size or tolerance):
+        given = (num_steps, clip_norm)
+        if None in given or not (max_evaluations is None and loss_range is None):
+            if max_evaluations is not None and (batch_size, tolerance) != (None, None):
                 raise InvalidArgumentError(
                     "max_evaluations plans the number of points a step: leave out "
                     "batch_size and tolerance."
@@ -314,7 +315,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
                     kernel = RBFKernel()
                     kernel.lengthscale = planned.length_scale
             if update == "adagrad":
-                step_size = step_size or planned.step_size
+                step_size = planned.step_size if step_size is None else step_size
                 if initial_accumulator is None:
                     initial_accumulator = planned.initial_accumulator
         assert num_steps is not None
@@ -341,7 +342,9 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             self._parameter,
             batch_size=batch_size,
             kernel=kernel,
-            noise_variance=noise_variance or DEFAULT_NOISE_VARIANCE,
+            noise_variance=(
+                DEFAULT_NOISE_VARIANCE if noise_variance is None else noise_variance
+            ),
             mean=mean,
             window=window,
             tolerance=tolerance,
