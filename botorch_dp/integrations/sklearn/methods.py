@@ -16,11 +16,11 @@ from botorch_dp.privacy import (
     GDP,
     ApproxDP,
     Certificate,
-    ExponentialEvent,
     GaussianEvent,
     GaussianMechanism,
     Guarantee,
     Ledger,
+    PermuteAndFlipEvent,
     PureDP,
 )
 from botorch_dp.privacy.budget import (
@@ -237,7 +237,7 @@ def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
     if score is not None:
         costs.append((GaussianEvent(1 / score.mu), 1))
     if choice is not None:
-        costs.append((ExponentialEvent(choice.epsilon), 1))
+        costs.append((PermuteAndFlipEvent(choice.epsilon), 1))
     check_affordable(task.ledger, costs, run.adjacency)
 
     fixed: Params = {}

@@ -54,7 +54,7 @@ class PrivateSearch(RefittedModel):
       and the released values are rounded. If there are categories, a stable release
       with half of epsilon chooses a whole candidate first, and gradients start there.
     * ``"stable"`` fits ``num_candidates`` points, chosen without the private data, and
-      releases one by the exponential mechanism. It supports any loss and any
+      releases one by the permute-and-flip mechanism. It supports any loss and any
       parameters, and satisfies pure differential privacy.
     * ``"kusner"`` is the published release after UCB, for comparison. It assumes a
       Gaussian process and adds far more noise. It needs

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import (
-    check_choice,
     check_count,
     check_positive,
     check_range,
@@ -40,19 +39,15 @@ from botorch_dp.models.kernels.describe import describe_kernel
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
 from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
 from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
-from botorch_dp.optimizers.release.adaptive import AdaptiveRelease
-from botorch_dp.optimizers.release.kusner.releases import (
-    KusnerRelease,
-    LipschitzRelease,
-    NoiseFreeRelease,
-)
+from botorch_dp.optimizers.release.planning import plan_steps
 from botorch_dp.optimizers.release.problem import (
     ReleaseProblem,
+    box_candidates,
     check_candidates,
     fixed_kernel,
-    sobol_candidates,
+    row_of,
 )
-from botorch_dp.optimizers.release.stable import StableRelease
+from botorch_dp.optimizers.release.strategies import choose_strategy
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import (
     Guarantee,
@@ -62,13 +57,7 @@ from botorch_dp.privacy import (
 )
 from botorch_dp.privacy.budget import warn_of_large_delta
 
-_OUTPUTS = ("both", "point", "value")
-RELEASES: dict[str, type[ReleaseStrategy]] = {
-    "stable": StableRelease,
-    "kusner": KusnerRelease,
-    "kusner-noise-free": NoiseFreeRelease,
-    "lipschitz": LipschitzRelease,
-}
+_NUM_CANDIDATES = 10_000  # of a box, by default
 
 
 class PrivateBO(PrivateOptimizer):
@@ -82,18 +71,24 @@ class PrivateBO(PrivateOptimizer):
         guarantee: The guarantee of all releases together: ``PureDP`` or ``ApproxDP``;
             with ``adaptive=True`` ``GDP``, ``ApproxDP`` or ``RDP``; ``ApproxDP`` for
             both of Kusner's, ``PureDP`` for ``"lipschitz"``.
-        num_steps: The number T of steps.
+        num_steps: The number T of steps. A stable release plans it by default: it
+            evaluates n epsilon / 2 points, between 16 and 200, in one step.
         loss_range: The range of a loss, ``(low, high)``. Losses outside are clipped to
             it, never rescaled; one that is not a number counts as ``high``. It must be
             a property of the loss, not of the data.
         candidates: An ``N x d`` tensor to choose from. Give this or ``bounds``.
-        bounds: A ``2 x d`` tensor. The candidates are Sobol points of the box.
+        bounds: A ``2 x d`` tensor. The candidates are ``initial_x`` and Sobol points of
+            the box.
+        initial_x: A ``d`` tensor, the first point that a stable release evaluates; one
+            of the candidates. By default the centre of the box, or the candidate
+            nearest to the centre of all.
         release: ``"stable"``, ``"kusner"``, ``"kusner-noise-free"`` or ``"lipschitz"``.
             With the last three the points asked for are private.
         adaptive: Whether a stable release publishes every observed mean, on which UCB
             then acts.
-        output: What to release: ``"both"``, ``"point"`` or ``"value"``. With ``"both"``
-            each gets half of the budget.
+        output: What to release: ``"point"`` (the default of a stable release),
+            ``"both"`` (the default of the others) or ``"value"``. With ``"both"`` each
+            gets half of the budget.
         kernel: The covariance function of the losses in search coordinates, with unit
             variance; by default Matern-5/2 with length scale 0.5. It is not fitted.
         noise_variance: The variance of the observation noise, in units of the kernel.
@@ -101,8 +96,10 @@ class PrivateBO(PrivateOptimizer):
             the loss; a quarter of the range by default.
         beta: The weight of the variance in UCB, where the paper has no schedule.
         batch_size: The number of points in a step; only a stable release that is not
-            adaptive supports more than 1.
-        num_candidates: The number of Sobol points of a box.
+            adaptive supports more than 1. By default 1 if ``num_steps`` is given, and
+            otherwise all points that are planned.
+        max_evaluations: The largest number of points that a stable release may plan.
+        num_candidates: The number of candidates in a box, 10,000 by default.
         transform: The search coordinates, see :class:`SearchBox`.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: A seeded generator of the noise, for experiments only.
@@ -121,12 +118,11 @@ class PrivateBO(PrivateOptimizer):
         ...     candidates=candidates,
         ...     num_records=1000,
         ...     guarantee=PureDP(1.0),
-        ...     num_steps=20,
         ...     loss_range=(0.0, 1.0),
         ... )
         >>> result = opt.run(lambda X: (X.mT - records).square(), progress=False)
         >>> result.x.shape, result.certificate.num_releases
-        (torch.Size([1]), 2)
+        (torch.Size([1]), 1)
 
     Attributes:
         candidates: The candidates, ``N x d``.
@@ -141,10 +137,11 @@ class PrivateBO(PrivateOptimizer):
         *,
         num_records: int,
         guarantee: Guarantee,
-        num_steps: int,
+        num_steps: int | None = None,
         loss_range: tuple[float, float],
         candidates: Tensor | None = None,
         bounds: Tensor | None = None,
+        initial_x: Tensor | None = None,
         release: str = "stable",
         adaptive: bool = False,
         output: str | None = None,
@@ -152,8 +149,9 @@ class PrivateBO(PrivateOptimizer):
         noise_variance: float = 1e-4,
         prior_std: float | None = None,
         beta: float = 2.0,
-        batch_size: int = 1,
-        num_candidates: int = 10_000,
+        batch_size: int | None = None,
+        max_evaluations: int | None = None,
+        num_candidates: int | None = None,
         transform: str | Sequence[str] = "linear",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
@@ -170,8 +168,22 @@ class PrivateBO(PrivateOptimizer):
             candidates = check_candidates(candidates)
             bounds = torch.stack([candidates.amin(dim=0), candidates.amax(dim=0)])
         assert bounds is not None
-        kind, self.output = _choose_strategy(release, adaptive, output)
+        kind, self.output = choose_strategy(release, adaptive, output)
         kind.check_guarantee(guarantee, secure)
+        num_records = check_count("num_records", num_records)
+        num_steps, self.batch_size = plan_steps(
+            num_steps,
+            batch_size,
+            max_evaluations,
+            planned=kind.default_evaluations(guarantee, self.output, num_records),
+            num_candidates=num_candidates if candidates is None else len(candidates),
+            in_batches=kind.takes_batches,
+        )
+        if self.batch_size != 1 and not kind.takes_batches:
+            raise InvalidArgumentError(
+                "batch_size must be 1 where points depend on what was observed, got "
+                f"{batch_size!r}."
+            )
         super().__init__(
             bounds=bounds,
             num_records=num_records,
@@ -192,27 +204,34 @@ class PrivateBO(PrivateOptimizer):
         self.prior_std = check_positive("prior_std", prior_std)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.beta = check_positive("beta", beta)
-        self.batch_size = check_count("batch_size", batch_size)
-        if self.batch_size != 1 and kind is not StableRelease:
+        total = self.num_steps * self.batch_size
+        if initial_x is not None and not kind.has_start:
             raise InvalidArgumentError(
-                "batch_size must be 1 where points depend on what was observed, got "
-                f"{batch_size!r}."
+                f"initial_x needs release='stable', got release={release!r}."
             )
-        if candidates is None:
-            self.search_candidates = sobol_candidates(self.search_box, num_candidates)
-            candidates = self.search_box.from_search(self.search_candidates)
-        else:
+        if candidates is not None:
+            self.candidates = candidates
             self.search_candidates = self.search_box.to_search(candidates)
-        self.candidates = candidates
-        if self.num_steps * self.batch_size > len(candidates):
+        else:
+            self.candidates, self.search_candidates = box_candidates(
+                self.search_box,
+                num_candidates or max(_NUM_CANDIDATES, total),
+                initial_x,
+                has_start=kind.has_start,
+            )
+        start = None if initial_x is None else row_of(self.candidates, initial_x)
+        self._initial_x = None if initial_x is None else initial_x.tolist()
+        if total > len(self.candidates):
             raise InvalidArgumentError(
-                f"num_steps x batch_size must be at most {len(candidates)}, the number "
-                f"of candidates, got {self.num_steps * self.batch_size}."
+                f"num_steps x batch_size must be at most {len(self.candidates)}, the "
+                f"number of candidates, got {total}."
             )
         self.kernel, prior_variance = fixed_kernel(kernel, self.search_candidates)
         self.problem = ReleaseProblem(
             bounds=self.bounds,
             candidates=self.search_candidates,
+            start=start,
+            is_sequence=candidates is None,
             kernel=self.kernel,
             prior_variance=prior_variance,
             prior_std=self.prior_std,
@@ -300,6 +319,7 @@ class PrivateBO(PrivateOptimizer):
             **super().settings(),
             "release": self.release,
             "adaptive": self.adaptive,
+            "initial_x": self._initial_x,
             "output": self.output,
             "loss_range": list(self.loss_range),
             "noise_variance": self.noise_variance,
@@ -375,25 +395,6 @@ class PrivateBO(PrivateOptimizer):
             num_evaluations=self.num_evaluations + len(points),
             noise_std=noise_std,
         )
-
-
-def _choose_strategy(
-    release: str, adaptive: bool, output: str | None
-) -> tuple[type[ReleaseStrategy], str]:
-    """Return the class of the strategy, and what it releases."""
-    kind = RELEASES[check_choice("release", release, tuple(RELEASES))]
-    if adaptive and release != "stable":
-        raise InvalidArgumentError(
-            f"adaptive=True needs release='stable', got release={release!r}."
-        )
-    kind = AdaptiveRelease if adaptive else kind
-    output = check_choice("output", output or kind.outputs[0], _OUTPUTS)
-    if output not in kind.outputs:
-        raise InvalidArgumentError(
-            f"output must be {kind.outputs[0]!r} with release={release!r}, got "
-            f"{output!r}."
-        )
-    return kind, output
 
 
 def _digest(candidates: Tensor) -> str:

@@ -26,6 +26,8 @@ class ReleaseProblem:
     Attributes:
         bounds: The ``2 x d`` bounds in the user's coordinates.
         candidates: The ``N x d`` candidates in search coordinates.
+        start: The index of the candidate to evaluate first, if there is one.
+        is_sequence: Whether the first candidates fill the space, whatever their number.
         kernel: The covariance function of the losses in search coordinates.
         prior_variance: The largest prior variance of a candidate.
         prior_std: The standard deviation of the mean loss, in units of the loss.
@@ -42,6 +44,8 @@ class ReleaseProblem:
 
     bounds: Tensor
     candidates: Tensor
+    start: int | None
+    is_sequence: bool
     kernel: Kernel
     prior_variance: float
     prior_std: float
@@ -90,6 +94,17 @@ def check_candidates(candidates: Tensor) -> Tensor:
     return candidates.detach()
 
 
+def row_of(candidates: Tensor, initial_x: Tensor) -> int:
+    """Return the index of the candidate that is ``initial_x``."""
+    check_tensor("initial_x", initial_x, (candidates.shape[-1],), meaning="one point")
+    rows = (candidates == initial_x.to(candidates)).all(dim=-1).nonzero()
+    if not len(rows):
+        raise InvalidArgumentError(
+            f"initial_x must be one of the candidates, got {initial_x.tolist()}."
+        )
+    return int(rows[0])
+
+
 def sobol_candidates(search_box: SearchBox, count: int) -> Tensor:
     """Return ``count`` Sobol points of the box, in search coordinates."""
     count = check_count("num_candidates", count, minimum=2)
@@ -99,6 +114,30 @@ def sobol_candidates(search_box: SearchBox, count: int) -> Tensor:
         )
     low, high = search_box.box
     return low + (high - low) * points.to(search_box.bounds)
+
+
+def box_candidates(
+    search_box: SearchBox, count: int, initial_x: Tensor | None, *, has_start: bool
+) -> tuple[Tensor, Tensor]:
+    """Return a starting point, if there is to be one, and Sobol points of a box.
+
+    Args:
+        search_box: The box.
+        count: The number of candidates.
+        initial_x: The first candidate; by default the centre in search coordinates.
+        has_start: Whether there is a starting point.
+
+    Returns:
+        The candidates, and the same in search coordinates.
+    """
+    U = sobol_candidates(search_box, count)
+    if not has_start:
+        return search_box.from_search(U), U
+    start = search_box.from_search(search_box.box.mean(dim=0))
+    if initial_x is not None:
+        start = search_box.check_inside("initial_x", initial_x).to(U)
+    X = torch.cat([start.unsqueeze(0), search_box.from_search(U[:-1])])
+    return X, torch.cat([search_box.to_search(X[:1]), U[:-1]])
 
 
 def fixed_kernel(kernel: Kernel | None, candidates: Tensor) -> tuple[Kernel, float]:

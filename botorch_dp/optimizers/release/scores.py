@@ -27,6 +27,7 @@ from functools import cached_property
 
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from botorch_dp.models.dictionary import KernelDictionary
@@ -39,8 +40,8 @@ METHODS = ("evaluated", "per-record", "linear")
 _BLOCK = 2**23
 # The number of multiplications that scoring record by record may take: a minute or so.
 _AFFORDABLE = 5e11
-# The share of the range that the choice among all candidates may cost.
-_ACCEPTABLE = 0.1
+# How many draws estimate what is lost without noise, and at how many candidates.
+_DRAWS, _CANDIDATES_OF_DRAWS = 64, 500
 
 
 class StableScores:
@@ -76,24 +77,43 @@ class StableScores:
         """How much one record changes a mean of losses at most: R/n."""
         return mean_sensitivity(self._width, self._n)
 
-    def choose_method(self, epsilon: float) -> str:
-        """Choose how to score, from public numbers alone.
+    def choose_method(self, epsilon: float, prior_std: float) -> str:
+        """Choose the way to score with the smallest error, from public numbers alone.
 
-        The choice among N candidates costs about 2 Delta log(N) / epsilon. If that is
-        more than a tenth of the range for all candidates, the evaluated points are
-        scored alone; otherwise the affordable smoother with the smaller sensitivity.
+        Scoring record by record is left out if it would take more than about a minute,
+        and linear scores if they are more sensitive.
+
+        Args:
+            epsilon: The epsilon of the choice.
+            prior_std: The standard deviation of the mean loss, in units of the loss.
         """
-        N, T = len(self._candidates), len(self._evaluated)
-        smoother, sensitivity = "per-record", self.record_sensitivity
-        affordable = self._n * N * T <= _AFFORDABLE
+        methods, work = ["evaluated"], self._n * len(self._candidates)
         # Linear scores are less sensitive if all norms of weights are below 1. Mostly
         # the first chunk of candidates has a larger norm and decides.
         norms = (weights.abs().sum(dim=-1).max() for weights in self._weights())
-        if not affordable or all(norm < 1.0 for norm in norms):
-            smoother, sensitivity = "linear", self.sensitivity("linear")
-        cost = 2 * sensitivity * math.log(N) / epsilon
-        acceptable = cost <= _ACCEPTABLE * self._width
-        return smoother if acceptable else "evaluated"
+        if work * len(self._evaluated) <= _AFFORDABLE:
+            methods.append("per-record")
+            if all(norm < 1.0 for norm in norms):
+                methods.append("linear")
+        else:
+            methods.append("linear")
+        return min(methods, key=lambda name: self.error(name, epsilon, prior_std))
+
+    def error(self, method: str, epsilon: float, prior_std: float) -> float:
+        """Return how much worse the choice is expected to be than the best candidate.
+
+        The sum of two public numbers: the noise of a choice among N candidates, 2 Delta
+        log(N) / epsilon, and the regret that would remain without noise if the mean
+        loss were a draw of the Gaussian process.
+
+        Args:
+            method: One of ``METHODS``.
+            epsilon: The epsilon of the choice.
+            prior_std: The standard deviation of the mean loss, in units of the loss.
+        """
+        scale = 2 * self.sensitivity(method) / epsilon
+        regret = self._regrets["evaluated" if method == "evaluated" else "smooth"]
+        return scale * math.log(len(self.candidates(method))) + prior_std * regret
 
     def sensitivity(self, method: str) -> float:
         """Return how much one record changes the score of any candidate at most."""
@@ -144,6 +164,35 @@ class StableScores:
             mean = centred.mean(dim=0)
             return (self._bounded(weights) @ mean).squeeze(0) + self._middle
         return self._smooth_records(centred, weights).squeeze(0)
+
+    @cached_property
+    def _regrets(self) -> dict[str, float]:
+        """The mean regrets of exact choices, over seeded draws of the process.
+
+        ``"evaluated"`` is that of the best evaluated point, ``"smooth"`` that of the
+        best prediction, both compared with the best of some of the candidates.
+        """
+        points, evaluated = self._candidates, self._evaluated
+        step = max(1, len(points) // _CANDIDATES_OF_DRAWS)
+        others = set(range(0, len(points), step)) - set(evaluated)
+        chosen = [*evaluated, *sorted(others)]
+        X = points[torch.tensor(chosen, device=points.device)]
+        with torch.no_grad():
+            covariance = kernel_value(self._dictionary.kernel, X, X)
+            root = psd_safe_cholesky(covariance)
+        generator = torch.Generator("cpu").manual_seed(0)
+        normal = torch.randn(
+            len(X), _DRAWS, generator=generator, dtype=torch.float64, device="cpu"
+        )
+        draws = root @ normal.to(root)  # gains: larger is better
+        known = draws[: len(evaluated)]
+        best = draws.amax(dim=0)
+        predicted = self._weights_of(X) @ known
+        found = draws.gather(0, predicted.argmax(dim=0, keepdim=True))
+        return {
+            "evaluated": float((best - known.amax(dim=0)).mean()),
+            "smooth": float((best - found).mean()),
+        }
 
     def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
         total = weights.new_zeros(len(weights))

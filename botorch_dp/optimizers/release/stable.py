@@ -3,46 +3,47 @@
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from botorch_dp._validation import check_choice
-from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.core.private_values import PrivateValues
+from botorch_dp.optimizers.release.planning import default_evaluations, spread_out
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.optimizers.release.scores import METHODS, StableScores
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
 from botorch_dp.privacy import (
     ApproxDP,
-    ExponentialMechanism,
     GaussianMechanism,
     Guarantee,
     LaplaceMechanism,
+    PermuteAndFlipMechanism,
     PrivacyEvent,
     PureDP,
 )
 from botorch_dp.privacy.account import RunAccount
 
-# A design is sought among this many candidates: more would not make it better.
-_DESIGN_CANDIDATES = 10_000
-
 
 class StableRelease(ReleaseStrategy):
     """Chooses points without private data, and one candidate at the end.
+
+    The points fill the space: on a box they are the starting point and the first points
+    of a Sobol sequence, and in a list the ones that are farthest from each other. The
+    choice is made by :class:`~botorch_dp.privacy.PermuteAndFlipMechanism`. It gets the
+    whole budget, or half of it if the value is released as well.
 
     Args:
         problem: The public facts about the run.
         account: The account that is charged for every release.
         scoring: How candidates are scored: ``"evaluated"``, ``"per-record"`` or
-            ``"linear"`` (:mod:`botorch_dp.optimizers.release.scores`); by default
-            public numbers decide which is likely to be best.
+            ``"linear"`` (:mod:`botorch_dp.optimizers.release.scores`); by default the
+            one with the smallest error that can be computed from public numbers.
     """
 
     guarantees = (PureDP, ApproxDP)
-    needs = (
-        "a PureDP or an ApproxDP, which the exponential mechanism can meet (or set "
-        "adaptive=True)"
-    )
+    needs = "a PureDP or an ApproxDP, which a choice can meet (or set adaptive=True)"
+    outputs = ("point", "both", "value")
+    takes_batches = True
+    has_start = True
 
     def __init__(
         self,
@@ -58,6 +59,14 @@ class StableRelease(ReleaseStrategy):
         self._design = _choose_design(problem)
         self._values = PrivateValues()
         self._rows: dict[int, int] = {}  # from a candidate to the row of its losses
+
+    @classmethod
+    def default_evaluations(
+        cls, guarantee: Guarantee, output: str, num_records: int
+    ) -> int:
+        """Return how many points to evaluate by default."""
+        choice, _ = _split(guarantee, output)
+        return default_evaluations(num_records, choice.to_pure().epsilon)
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return the costs of the choice, and of the value if it is released."""
@@ -118,34 +127,30 @@ class StableRelease(ReleaseStrategy):
 
     @cached_property
     def _method(self) -> str:
-        epsilon = self._split()[0].to_pure().epsilon
-        return self._scoring or self._scores.choose_method(epsilon)
+        if self._scoring is not None:
+            return self._scoring
+        epsilon = self._shares[0].to_pure().epsilon
+        return self._scores.choose_method(epsilon, self.problem.prior_std)
 
     @cached_property
-    def _chooser(self) -> ExponentialMechanism:
+    def _chooser(self) -> PermuteAndFlipMechanism:
         size = self._scores.sensitivity(self._method)
-        return ExponentialMechanism(
-            self._split()[0], sensitivity=size, **self.problem.noise
+        return PermuteAndFlipMechanism(
+            self._shares[0], sensitivity=size, **self.problem.noise
         )
 
     @cached_property
     def _valuer(self) -> LaplaceMechanism | GaussianMechanism | None:
-        share = self._split()[1]
+        share = self._shares[1]
         if share is None:
             return None
         kind = LaplaceMechanism if isinstance(share, PureDP) else GaussianMechanism
         size = self._scores.value_sensitivity(self._method)
         return kind(share, sensitivity=size, **self.problem.noise)
 
-    def _split(self) -> tuple[Guarantee, Guarantee | None]:
-        """Return the shares of the point and of the value."""
-        whole = self.problem.guarantee
-        if self.problem.output == "point":
-            return whole, None
-        if isinstance(whole, PureDP):
-            return PureDP(whole.epsilon / 2), PureDP(whole.epsilon / 2)
-        assert isinstance(whole, ApproxDP)
-        return PureDP(whole.epsilon / 2), ApproxDP(whole.epsilon / 2, whole.delta)
+    @property
+    def _shares(self) -> tuple[Guarantee, Guarantee | None]:
+        return _split(self.problem.guarantee, self.problem.output)
 
     def forget(self) -> None:
         """Drop all losses."""
@@ -158,24 +163,19 @@ class StableRelease(ReleaseStrategy):
         self.forget()
 
 
+def _split(whole: Guarantee, output: str) -> tuple[Guarantee, Guarantee | None]:
+    """Return the shares of the point and of the value."""
+    if output == "point":
+        return whole, None
+    if isinstance(whole, PureDP):
+        return PureDP(whole.epsilon / 2), PureDP(whole.epsilon / 2)
+    assert isinstance(whole, ApproxDP)
+    return PureDP(whole.epsilon / 2), ApproxDP(whole.epsilon / 2, whole.delta)
+
+
 def _choose_design(problem: ReleaseProblem) -> list[int]:
-    """Return the points to evaluate, each where the posterior varies most."""
-    points, total = problem.candidates, problem.num_steps * problem.batch_size
-    size = min(len(points), max(_DESIGN_CANDIDATES, total))
-    among = torch.linspace(
-        0, len(points) - 1, size, dtype=torch.float64, device=points.device
-    ).long()
-    posterior = CandidatePosterior(
-        problem.kernel,
-        points[among],
-        noise_variance=problem.noise_variance,
-        max_observations=total,
-    )
-    chosen: list[int] = []
-    seen = torch.zeros_like(posterior.variance, dtype=torch.bool)
-    for _ in range(total):
-        index = int(posterior.variance.masked_fill(seen, -1.0).argmax())
-        seen[index] = True  # never twice
-        posterior.observe(index)
-        chosen.append(int(among[index]))
-    return chosen
+    """Return the points to evaluate, which fill the space."""
+    total = problem.num_steps * problem.batch_size
+    if problem.is_sequence:
+        return list(range(total))
+    return spread_out(problem.candidates, total, problem.start)

@@ -48,6 +48,10 @@ class ReleaseStrategy(ABC):
     points_are_public: ClassVar[bool] = True
     # What the costs rest on, in words, if they do not hold in the worst case.
     condition: ClassVar[str | None] = None
+    # Whether a step may have several points, which do not depend on each other.
+    takes_batches: ClassVar[bool] = False
+    # Whether a run starts at a given point, on a box the centre by default.
+    has_start: ClassVar[bool] = False
     # Whether a state before the end contains everything that is needed to continue.
     can_resume: ClassVar[bool] = False
 
@@ -65,6 +69,14 @@ class ReleaseStrategy(ABC):
         """Raise unless the strategy can meet the guarantee."""
         del secure
         check_instance("guarantee", guarantee, cls.guarantees, expected=cls.needs)
+
+    @classmethod
+    def default_evaluations(
+        cls, guarantee: Guarantee, output: str, num_records: int
+    ) -> int | None:
+        """Return how many points to evaluate by default, None if there is no rule."""
+        del guarantee, output, num_records
+        return None
 
     @staticmethod
     def failure(guarantee: Guarantee, output: str) -> float:

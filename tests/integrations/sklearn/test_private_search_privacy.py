@@ -466,10 +466,10 @@ def test_no_private_value_is_kept():
 class TestAudit:
     """The released choice between two candidates, on neighbouring data sets.
 
-    The exponential mechanism chooses 0 with probability 0.73 or 0.27 here, a ratio of
-    e: half of epsilon, since scores move by no more than half of what is allowed for.
-    With 200 runs on either side the bound is above 0.3 with a power of over 0.99, and
-    unclipped losses (0.99995 against 0.00005) are found out almost surely.
+    Permute-and-flip chooses 0 with probability 0.82 or 0.18 here, a ratio of e^1.5:
+    less than e^2, since the scores move by half of what is allowed for. With 200 runs
+    on either side the bound is above 0.3 with a power of over 0.99, and unclipped
+    losses (0.99998 against 0.00002) are found out almost surely.
     """
 
     EPSILON, RUNS = 2.0, 200

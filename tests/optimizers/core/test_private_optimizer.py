@@ -98,7 +98,9 @@ class TestLedgerThatIsGone:
         )
         losses = Quadratics()(opt.ask())
         self.break_after_draw(
-            monkeypatch, SeededNoise, "add_gaussian" if adaptive else "noisy_argmax"
+            monkeypatch,
+            SeededNoise,
+            "add_gaussian" if adaptive else "exponential_argmax",
         )
         opt.tell(losses)
         assert len(opt.history) == 1

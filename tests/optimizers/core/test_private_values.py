@@ -17,7 +17,7 @@ from torch.utils.data import (
 from botorch_dp import GIBO, NoisyGradientDescent, PrivateBO, PureDP, RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core.private_values import PrivateValues
-from botorch_dp.privacy import ExponentialMechanism
+from botorch_dp.privacy import PermuteAndFlipMechanism
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
 N, B, T = 50, 0.3, 10
@@ -117,7 +117,7 @@ class TestOrder:
             given.append(torch.cat([*private_scores]))
             return torch.tensor(0, device=CPU)
 
-        monkeypatch.setattr(ExponentialMechanism, "release", choose)
+        monkeypatch.setattr(PermuteAndFlipMechanism, "release", choose)
         points = torch.rand(40, 2, generator=seeded(1), **DOUBLE)
         for shuffle in (False, True):
             opt = PrivateBO(

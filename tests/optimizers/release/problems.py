@@ -30,6 +30,8 @@ def make(n=300, num_steps=6, guarantee=PureDP(1.0), **kwargs):  # noqa: B008
     if "bounds" not in kwargs:
         kwargs.setdefault("candidates", candidates())
     kwargs.setdefault("loss_range", (0.0, 1.0))
+    if "what" not in kwargs:
+        kwargs.setdefault("output", "both")
     return PrivateBO(num_records=n, guarantee=guarantee, num_steps=num_steps, **kwargs)
 
 

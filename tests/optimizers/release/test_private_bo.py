@@ -14,8 +14,8 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.privacy import (
-    ExponentialEvent,
     GaussianEvent,
+    PermuteAndFlipEvent,
     PureEvent,
     SeededNoise,
 )
@@ -131,7 +131,7 @@ class TestPlan:
     def test_the_point_is_not_drawn_if_the_value_cannot_be(self, monkeypatch):
         # Others spend while this run evaluates: the point would fit, the value not.
         drawn = []
-        for name in ("noisy_argmax", "add_laplace"):
+        for name in ("exponential_argmax", "add_laplace"):
             monkeypatch.setattr(SeededNoise, name, lambda *args: drawn.append(args))
         ledger = Ledger(cap=PureDP(1.0))
         opt, problem = make(num_steps=1, ledger=ledger), Bowls()
@@ -180,7 +180,7 @@ class TestForgedStates:
         opt = make()
         opt.run(Bowls(), progress=False)
         for which, event in itertools.product(
-            (0, 1), (ExponentialEvent(1e-9), PureEvent(0.5), GaussianEvent(1e9))
+            (0, 1), (PermuteAndFlipEvent(1e-9), PureEvent(0.5), GaussianEvent(1e9))
         ):
             state = opt.state_dict()
             state["charges"][which]["event"] = event.to_dict()

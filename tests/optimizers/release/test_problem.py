@@ -15,6 +15,7 @@ from tests.optimizers.problems import (
     DOUBLE,
     unit_box,
 )
+from tests.optimizers.release.kusner.problems import make as make_published
 from tests.optimizers.release.problems import candidates, make
 
 
@@ -60,10 +61,55 @@ class TestCandidates:
         assert ((opt.candidates >= box[0]) & (opt.candidates <= box[1])).all()
         low, high = opt.search_box.box
         unit = (points - low) / (high - low)
-        halves = (unit < 0.5).sum(dim=0)  # a Sobol sequence fills both halves equally
-        assert halves.tolist() == [32, 32]
+        # The centre and 63 points of a Sobol sequence, which fills both halves equally.
+        assert torch.allclose(unit[0], torch.full_like(unit[0], 0.5))
+        halves = (unit[1:] < 0.5).sum(dim=0)
+        assert all(count in (31, 32) for count in halves.tolist())
         again = make(bounds=box, transform=["log", "linear"], num_candidates=64)
         assert torch.equal(again.candidates, opt.candidates)
+
+    def test_start_in_a_box(self):
+        box = torch.tensor([[1e-3, 0.0], [1.0, 2.0]], **DOUBLE)
+        common = {"bounds": box, "transform": ["log", "linear"], "num_candidates": 16}
+        centre = make(**common)
+        expected = torch.tensor([10**-1.5, 1.0], **DOUBLE)
+        assert torch.allclose(centre.candidates[0], expected)
+        start = torch.tensor([0.3, 1.7], **DOUBLE)
+        given = make(**common, initial_x=start)
+        assert torch.equal(given.candidates[0], start)
+        searched = given.search_box.to_search(start)
+        assert torch.equal(given.search_candidates[0], searched)
+        assert torch.equal(given.candidates[1:], centre.candidates[1:])
+        assert given.settings()["initial_x"] == start.tolist()
+
+    def test_start_in_a_list(self):
+        points = candidates()
+        assert make(candidates=points).problem.start is None
+        assert make(candidates=points, initial_x=points[7]).problem.start == 7
+
+    @pytest.mark.parametrize(
+        ("kwargs", "message"),
+        [
+            ({"initial_x": torch.zeros(3, **DOUBLE)}, "initial_x"),
+            ({"initial_x": torch.zeros(2, **DOUBLE)}, "one of the candidates, got"),
+            ({"initial_x": [0.0, 0.0]}, "initial_x"),
+            (
+                {"bounds": unit_box(2), "initial_x": torch.full((2,), 1.5, **DOUBLE)},
+                "initial_x",
+            ),
+        ],
+    )
+    def test_bad_start(self, kwargs, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            make(**kwargs)
+
+    def test_published_releases_have_no_start(self):
+        # Their candidates are Sobol points alone.
+        with pytest.raises(InvalidArgumentError, match="needs release='stable'"):
+            make_published(candidates=candidates(), initial_x=candidates()[0])
+        points = make_published(candidates=None, bounds=unit_box(2), num_candidates=8)
+        centre = (points.candidates == 0.5).all(dim=-1)
+        assert not centre.any()
 
     def test_graphs_are_cut(self):
         points = candidates().requires_grad_()

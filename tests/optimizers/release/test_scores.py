@@ -1,15 +1,17 @@
 """Scores of candidates: sensitivities by hand, at corners, and rounding."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
 
-from botorch_dp.optimizers.release.scores import StableScores
+from botorch_dp.optimizers.release import scores as scores_module
+from botorch_dp.optimizers.release.scores import METHODS, StableScores
 from botorch_dp.privacy import (
-    ExponentialMechanism,
     LaplaceMechanism,
+    PermuteAndFlipMechanism,
 )
 from tests.optimizers.problems import (
     CPU,
@@ -97,11 +99,52 @@ class TestScores:
             size = scores.value_sensitivity(method)
             assert abs(found[0] - found[1]) <= size * (1 + 1e-9)
 
-    def test_method_follows_public_numbers(self):
-        scores, _ = make_scores(n=7)
-        assert scores.choose_method(epsilon=0.01) == "evaluated"
-        scores, _ = make_scores(n=100_000)
-        assert scores.choose_method(epsilon=1.0) in ("per-record", "linear")
+    def test_error_is_noise_and_regret(self):
+        # The noise in closed form; the regret of the best of T by other draws.
+        scores, weights = make_scores(n=100, T=4)
+        noise = 2 * scores.sensitivity("evaluated") / 0.5
+        regret = scores.error("evaluated", 0.5, 1.0) - noise * math.log(4)
+        root = torch.linalg.cholesky(
+            scores._dictionary.kernel(candidates()).to_dense()
+            + 1e-10 * torch.eye(40, **DOUBLE)
+        )
+        draws = root @ torch.randn(40, 20_000, generator=seeded(5), **DOUBLE)
+        best, known = draws.amax(dim=0), draws[[3, 8, 20, 31]]
+        expected = best - known.amax(dim=0)
+        # 64 draws: five standard errors.
+        error = 5 * float(expected.std()) / 8
+        assert regret == pytest.approx(float(expected.mean()), abs=error)
+        found = draws.gather(0, (weights @ known).argmax(dim=0, keepdim=True))
+        expected = best - found.squeeze(0)
+        noise = 2 * scores.sensitivity("per-record") / 0.5
+        regret = scores.error("per-record", 0.5, 1.0) - noise * math.log(40)
+        error = 5 * float(expected.std()) / 8
+        assert regret == pytest.approx(float(expected.mean()), abs=error)
+        # Units of the loss, and the noise of linear scores.
+        twice = scores.error("linear", 0.5, 2.0) - scores.error("linear", 0.5, 1.0)
+        assert twice == pytest.approx(regret)
+
+    def test_method_has_the_smallest_error(self):
+        for n, epsilon, expected in ((7, 0.01, "evaluated"), (10**5, 1.0, None)):
+            scores, _ = make_scores(n=n)
+            chosen = scores.choose_method(epsilon, prior_std=1.0)
+            assert chosen == (expected or "per-record")
+            errors = {name: scores.error(name, epsilon, 1.0) for name in METHODS}
+            assert chosen == min(errors, key=errors.get)
+        # A mean that hardly varies is not worth a choice among more candidates.
+        assert scores.choose_method(1.0, prior_std=1e-6) == "evaluated"
+
+    def test_too_many_records_to_smooth_one_by_one(self, monkeypatch):
+        scores, _ = make_scores(n=10**5)
+        monkeypatch.setattr(scores_module, "_AFFORDABLE", 1e6)
+        assert scores.choose_method(1.0, prior_std=1.0) == "linear"
+
+    def test_the_method_is_public(self):
+        # The same whatever was told, and known before anything is told.
+        names = [make(num_steps=5)._strategy._method for _ in range(2)]
+        opt = make(num_steps=5)
+        opt.run(lambda X: torch.rand(300, len(X), **DOUBLE), progress=False)
+        assert {*names, opt.details["scoring"]} == {names[0]}
 
 
 class TestRounding:
@@ -219,7 +262,7 @@ class TestLinearWeights:
             given.append((float(private_value), self.sensitivity))
             return private_value
 
-        monkeypatch.setattr(ExponentialMechanism, "release", choose)
+        monkeypatch.setattr(PermuteAndFlipMechanism, "release", choose)
         monkeypatch.setattr(LaplaceMechanism, "release", add)
         for losses in self.corners(weights[index]):
             opt = self.make(dtype, 1, 1.0, 1e-8)
