@@ -21,8 +21,10 @@ from benchmarks._arena_store import Found, load, merge, save
 from benchmarks._common import RESULTS, completed
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.problems.arena_tasks import make_task
+from botorch_dp.optimizers.auto import expect
 
 PATH = RESULTS / "arena.json"
+EXPECTATIONS = Path(expect.__file__).with_name("measured.json")
 NUM_SEEDS = 5
 # The seeds to run of each method, in cells of one task, dimension and n.
 Todo = dict[Cell, dict[str, range]]
@@ -152,7 +154,7 @@ def main() -> None:
     elif not options.table:
         cells = select(options.half, options.cells)
         run(cells, choose_methods(options.methods), options.seeds, options.jobs)
-    write_report()
+    write_report(expectations=EXPECTATIONS)
 
 
 if __name__ == "__main__":

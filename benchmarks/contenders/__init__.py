@@ -52,7 +52,7 @@ _ALL = [
     Contender("dp-gibo (old)", OURS, old_dp_gibo),
     Contender("dp-gibo", OURS, dp_gibo),
     Contender("private-bo", OURS, private_bo(adaptive=False)),
-    Contender("private-bo, adaptive", OURS, private_bo(adaptive=True)),
+    Contender("peek then pick", OURS, private_bo(adaptive=True)),
     *(Contender(name, ALTERNATIVE, run) for name, run in _ALTERNATIVES.items()),
     Contender("random search", NOT_PRIVATE, random_search),
     Contender("TPE", NOT_PRIVATE, tpe),

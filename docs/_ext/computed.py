@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger
+from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger, expect
 from botorch_dp.privacy import GaussianEvent
 
 DELTA = 1e-5
@@ -16,6 +16,7 @@ MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 COUNTS = (1, 10, 100, 1000)
 COUNTED_MU = 0.1
 EPSILONS = (0.1, 1.0, 3.0, 10.0)
+SIGNALS, DIMS = (150, 500, 1_500, 5_000, 15_000), (2, 4, 6, 10, 20, 50)
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
@@ -97,6 +98,27 @@ def bibtex() -> str:
 """
 
 
+def expectation_table() -> str:
+    """Return what ``minimize`` leaves of the start's excess loss: d by n epsilon."""
+    heads = " | ".join(f"n epsilon = {signal:,}" for signal in SIGNALS)
+    rows = [f"| parameters | {heads} |", "| --- " * (len(SIGNALS) + 1) + "|"]
+    for dim in DIMS:
+        outlooks = [
+            expect(signal, dim, ApproxDP(1.0, DELTA)).outlook for signal in SIGNALS
+        ]
+        shares = " | ".join(
+            f"{one.median:.1%} (to {one.high:.0%})" if one.is_measured else "–"
+            for one in outlooks
+        )
+        rows.append(f"| {dim} | {shares} |")
+    return "\n".join(rows) + "\n"
+
+
+def expectation() -> str:
+    """Return an example of ``expect``."""
+    return f"{expect(800, 20, ApproxDP(1.0, DELTA))}\n"
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """Return the names of the computed fragments, and their text."""
     yield "epsilon_table.inc", epsilon_table()
@@ -105,3 +127,5 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "certificate.inc", certificate()
     yield "tutorials_table.inc", tutorials_table()
     yield "citation.inc", bibtex()
+    yield "expectation_table.inc", expectation_table()
+    yield "expectation.inc", expectation()
