@@ -28,7 +28,8 @@ SPACE = {"C": Real(1e-3, 1e3, log=True)}
 
 def search(estimator=None, space=SPACE, guarantee=GUARANTEE, **kwargs):
     estimator = LogisticRegression() if estimator is None else estimator
-    return PrivateSearch(estimator, space, guarantee, num_steps=1, **kwargs)
+    small = {"num_steps": 1} if "method" in kwargs else {"max_evaluations": 4}
+    return PrivateSearch(estimator, space, guarantee, **small, **kwargs)
 
 
 def fit(*args, **kwargs):
@@ -70,16 +71,16 @@ MISTAKES = {
         r"guarantee must be a PureDP, ApproxDP, GDP or RDP, got 1\.0",
     ),
     "pure privacy from Gaussian noise": (
-        lambda: fit(guarantee=PureDP(1.0)),
+        lambda: fit(guarantee=PureDP(1.0), method="dp-gibo"),
         InvalidArgumentError,
         r"guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo'.*"
-        r"got PureDP\(epsilon=1\)\. Use method='stable' for this guarantee",
+        r"got PureDP\(epsilon=1\)\. Use method='auto' for this guarantee",
     ),
     "Gaussian privacy from the exponential mechanism": (
         lambda: fit(guarantee=GDP(1.0), method="stable"),
         InvalidArgumentError,
         r"guarantee must be a PureDP or an ApproxDP with method='stable', got "
-        r"GDP\(mu=1\)\. Use method='dp-gibo' for this guarantee",
+        r"GDP\(mu=1\)\. Use method='auto' for this guarantee",
     ),
     "epsilon and delta the wrong way round": (
         lambda: fit(guarantee=ApproxDP(1e-5, 0.5)),
@@ -107,10 +108,11 @@ MISTAKES = {
         InvalidArgumentError,
         r"low must be above 0 with log=True",
     ),
-    "errors have no gradient": (
-        lambda: fit(scoring="accuracy"),
+    "steps of a search that is planned": (
+        lambda: search(num_steps=5).fit(*TRAIN, **PRIVATE),
         InvalidArgumentError,
-        r"scoring='accuracy' needs method='stable'.*Or use scoring='neg_log_loss'",
+        r"num_steps needs method='dp-gibo', got 5 with method='auto', which plans all "
+        r"settings\. max_evaluations limits the number of models",
     ),
     "a score of all records together": (
         lambda: fit(method="stable", scoring="roc_auc"),
@@ -118,7 +120,7 @@ MISTAKES = {
         r"not a mean over records, such as AUC or F1, are not supported.*Got 'roc_auc'",
     ),
     "no probabilities": (
-        lambda: fit(SVC()),
+        lambda: fit(SVC(), scoring="neg_log_loss"),
         InvalidArgumentError,
         r"needs an estimator with predict_proba, but SVC does not have it\. Use scor",
     ),
@@ -145,7 +147,7 @@ MISTAKES = {
     "a spent budget": (
         search_twice_under_one_cap,
         BudgetExceededError,
-        r"has spent epsilon=1 in 1 charge\(s\), this run would bring it to 1\.\d+, and "
+        r"has spent epsilon=1 in 2 charge\(s\), this run would bring it to 1\.\d+, and "
         r"its cap is.*Nothing was recorded or drawn: ask for a smaller",
     ),
     "a guarantee of another kind than the cap's": (

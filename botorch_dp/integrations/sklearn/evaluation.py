@@ -51,6 +51,11 @@ class Evaluation:
         """The number n of private records."""
         return len(self.private)
 
+    def expect(self, num_fits: int | None) -> None:
+        """Tell the bar how many models will be trained."""
+        self.bar.total = num_fits
+        self.bar.refresh()
+
     def losses(self, candidates: Sequence[Params]) -> Tensor:
         """Return the ``n x k`` private losses of k candidates."""
         found = Parallel(n_jobs=self.n_jobs, return_as="generator")(

@@ -1,6 +1,5 @@
-"""Search by private gradients, or by a private choice among candidates."""
+"""A private choice among candidates, and what all methods of a search share."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -11,57 +10,34 @@ from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
-from botorch_dp.optimizers import DPGIBO, PrivateBO
-from botorch_dp.privacy import (
-    GDP,
-    ApproxDP,
-    Certificate,
-    GaussianEvent,
-    GaussianMechanism,
-    Guarantee,
-    Ledger,
-    PermuteAndFlipEvent,
-    PureDP,
-)
-from botorch_dp.privacy.budget import (
-    check_affordable,
-    check_gaussian,
-    mean_sensitivity,
-    warn_of_large_delta,
-)
+from botorch_dp.optimizers import PrivateBO
+from botorch_dp.optimizers.auto.search_plan import SearchPlan
+from botorch_dp.privacy import ApproxDP, Certificate, Guarantee, Ledger, PureDP
+from botorch_dp.privacy.budget import check_affordable
 from botorch_dp.privacy.certificate import TOLD_RECORDS
 
-METHODS = ("dp-gibo", "stable", "kusner")
+METHODS = ("auto", "dp-gibo", "stable", "kusner")
+ADJACENCY = "replace_one"
 # The arguments of the optimizers that PrivateSearch sets itself.
 _RESERVED = {
-    "DPGIBO": {"bounds", "transform", "initial_x", "clip_norm"},
-    "PrivateBO": {
-        "candidates",
-        "bounds",
-        "release",
-        "output",
-        "what",
+    "DPGIBO": {"bounds", "transform", "clip_norm"},
+    "PrivateBO": {"candidates", "bounds", "release", "output", "what", "adaptive"},
+    "both": {
+        "num_records",
+        "guarantee",
+        "num_steps",
         "loss_range",
-        "adaptive",
+        "max_evaluations",
+        "initial_x",
+        "ledger",
+        "generator",
     },
-    "both": {"num_records", "guarantee", "num_steps", "ledger", "generator"},
 }
 T = TypeVar("T")
-_ADJACENCY = "replace_one"
 
-# The default numbers of steps (of gradients or UCB) and of candidates.
-_STEPS = {"dp-gibo": 10, "kusner": 30}
-_CANDIDATES = {"stable": 32, "kusner": 1000}
-# The share of epsilon or mu^2 for the choice of categories; gradients get the rest.
-_SHARE_OF_CHOICE = 0.5
-# The share of mu^2 for the score with method="dp-gibo".
-_SHARE_OF_SCORE = 0.1
-# The default bound on a record's gradient in the unit cube, relative to the loss range:
-# the largest bound with noise of at most _NOISE, but at least _LEAST_CLIP. If few
-# records lose much and many gain a little, a small bound reverses the mean gradient.
-_NOISE, _LEAST_CLIP = 0.003, 0.25
-# The noise variance of the surrogate: models at nearby points differ by chance.
-_NOISE_VARIANCE = 1e-4
+# The default numbers of candidates, and of UCB's steps.
+NUM_CANDIDATES = {"stable": 32, "kusner": 1000}
+_UCB_STEPS = 30
 
 PROTECTED = (
     "protects the validation records (X_val, y_val); the training records (X, y) are "
@@ -81,10 +57,12 @@ class Task:
         num_steps: The number of steps; None for the method's default.
         num_candidates: The number of candidates; None for the method's default.
         clip_norm: The bound on gradients; None for a default.
+        max_evaluations: How many models may be trained; None for a default.
         release_score: Whether to release the score of the result.
         options: Further arguments of the optimizer.
         generator: A seeded generator for the noise, or None.
         seed: The seed of the candidates.
+        is_auto: Whether the method was left to the plan.
     """
 
     space: SearchSpace
@@ -94,10 +72,12 @@ class Task:
     num_steps: int | None = None
     num_candidates: int | None = None
     clip_norm: float | None = None
+    max_evaluations: int | None = None
     release_score: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     generator: torch.Generator | None = None
     seed: int = 0
+    is_auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,12 +89,90 @@ class Found:
         loss: The released mean loss, or None.
         history: The public facts of every step.
         certificate: The certificate of all releases.
+        plan: The plan that was followed, or None.
     """
 
     params: Params
     loss: float | None
     history: list[dict[str, Any]]
     certificate: Certificate
+    plan: SearchPlan | None = None
+
+
+class CandidateChoice:
+    """A run of PrivateBO that releases one of the candidates.
+
+    Args:
+        task: The public settings of the search.
+        evaluation: Computes the private losses.
+        candidates: The candidates, all of which are different.
+        options: Further arguments of PrivateBO from the user, which come first.
+        release: The name of the release.
+        guarantee: The guarantee of the choice, and of its score if that is released.
+        release_score: Whether to release the score.
+        **settings: Further arguments of PrivateBO.
+
+    Attributes:
+        run: The run of PrivateBO.
+        num_candidates: The number of candidates.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        evaluation: Evaluation,
+        candidates: list[Params],
+        options: dict[str, Any],
+        *,
+        release: str,
+        guarantee: Guarantee,
+        release_score: bool,
+        **settings: Any,
+    ) -> None:
+        points = task.space.encoded(candidates)
+        rows = map(tuple, points.tolist())
+        self._params_at: dict[tuple[float, ...], Params] = dict(
+            zip(rows, candidates, strict=True)
+        )
+        self._candidates, self._evaluation = candidates, evaluation
+        self.num_candidates = len(candidates)
+        self.run = make_optimizer(
+            PrivateBO,
+            options,
+            candidates=points,
+            num_records=evaluation.num_records,
+            guarantee=guarantee,
+            loss_range=evaluation.scoring.loss_range,
+            release=release,
+            output="both" if release_score else "point",
+            ledger=task.ledger,
+            generator=task.generator,
+            **{name: settings[name] for name in settings.keys() - options.keys()},
+        )
+
+    def make(self) -> tuple[Params, float | None, list[dict[str, Any]]]:
+        """Return the released candidate, its loss if it is released, and a history."""
+        result = self.run.run(self._losses, progress=False)
+        if self.run.batch_size == len(self._candidates):
+            history = [{"params": p, "noise_std": 0.0} for p in self._candidates]
+        else:  # the parameters are None if the evaluated points are private
+            history = [
+                {
+                    "params": self._params_at.get(tuple(step.x.tolist())),
+                    "noise_std": step.noise_std,
+                }
+                for step in result.history
+            ]
+        return self._params_at[tuple(result.x.tolist())], result.value, history
+
+    def _losses(self, X: torch.Tensor) -> torch.Tensor:
+        at = self._params_at
+        return self._evaluation.losses([at[tuple(x)] for x in X.tolist()])
+
+
+def all_at_once(candidates: list[Params]) -> dict[str, Any]:
+    """Return the settings that evaluate every candidate, so none is estimated."""
+    return {"num_steps": 1, "batch_size": len(candidates), "scoring": "evaluated"}
 
 
 def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
@@ -123,6 +181,12 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         raise InvalidArgumentError(
             f"clip_norm needs method='dp-gibo', got {task.clip_norm!r} with "
             f"method={method!r}, which clips losses to loss_range instead."
+        )
+    if task.max_evaluations is not None:
+        raise InvalidArgumentError(
+            "max_evaluations needs method='auto' or method='dp-gibo', got "
+            f"{task.max_evaluations!r} with method={method!r}. Use num_candidates or "
+            "num_steps instead."
         )
     if method == "kusner" and "correlation" not in task.options:
         raise InvalidArgumentError(
@@ -133,189 +197,40 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
     if method == "stable" and not isinstance(task.guarantee, PureDP | ApproxDP):
         raise InvalidArgumentError(
             "guarantee must be a PureDP or an ApproxDP with method='stable', got "
-            f"{task.guarantee!r}. Use method='dp-gibo' for this guarantee."
+            f"{task.guarantee!r}. Use method='auto' for this guarantee."
         )
-    count = check_count(
-        "num_candidates", _given(task.num_candidates, _CANDIDATES[method]), minimum=2
-    )
+    given = task.num_candidates
+    count = NUM_CANDIDATES[method] if given is None else given
+    check_count("num_candidates", count, minimum=2)
     candidates = task.space.candidates(count, first=task.first, seed=task.seed)
-    points = task.space.encoded(candidates)
-    steps = _given(task.num_steps, _STEPS.get(method, len(candidates)))
-    settings: dict[str, Any] = {"num_steps": min(steps, len(candidates))}
     if method == "stable" and task.num_steps is None:
-        # One batch evaluates all candidates, so no score has to be estimated.
-        size = len(candidates)
-        settings = {"num_steps": 1, "batch_size": size, "scoring": "evaluated"}
-    run = _make(
-        PrivateBO,
+        settings = all_at_once(candidates)
+    else:
+        default = len(candidates) if method == "stable" else _UCB_STEPS
+        steps = default if task.num_steps is None else task.num_steps
+        settings = {"num_steps": min(steps, len(candidates))}
+    choice = CandidateChoice(
+        task,
+        evaluation,
+        candidates,
         task.options,
-        candidates=points,
-        num_records=evaluation.num_records,
-        guarantee=task.guarantee,
-        loss_range=evaluation.scoring.loss_range,
         release=method,
-        output="both" if task.release_score else "point",
-        ledger=task.ledger,
-        generator=task.generator,
-        **{name: settings[name] for name in settings.keys() - task.options.keys()},
+        guarantee=task.guarantee,
+        release_score=task.release_score,
+        **settings,
     )
-    check_affordable(task.ledger, run.planned_releases(), _ADJACENCY)
+    check_affordable(task.ledger, choice.run.planned_releases(), ADJACENCY)
+    evaluation.expect(choice.run.num_steps * choice.run.batch_size)
     if evaluation.points_are_private:
         evaluation.try_on(candidates[0])
-    rows = map(tuple, points.tolist())
-    params_at: dict[tuple[float, ...], Params] = dict(
-        zip(rows, candidates, strict=True)
-    )
-
-    def losses(X: torch.Tensor) -> torch.Tensor:
-        return evaluation.losses([params_at[tuple(x)] for x in X.tolist()])
-
-    result = run.run(losses, progress=False)
-    if run.batch_size == len(candidates):
-        history = [{"params": params, "noise_std": 0.0} for params in candidates]
-    else:  # the parameters are None if the evaluated points are private
-        history = [
-            {
-                "params": params_at.get(tuple(step.x.tolist())),
-                "noise_std": step.noise_std,
-            }
-            for step in result.history
-        ]
-    return Found(
-        params_at[tuple(result.x.tolist())],
-        result.value,
-        history,
-        _certificate(run.certificate(), task, evaluation),
-    )
-
-
-def follow_gradients(task: Task, evaluation: Evaluation) -> Found:
-    """Choose categories if there are any, then follow private gradients."""
-    space = task.space
-    if not space.numbers:
-        raise InvalidArgumentError(
-            "method='dp-gibo' follows gradients and needs a Real or an Integer in "
-            f"space, got only categories, {[*space.choices]}. Use method='stable'."
-        )
-    choice, gradients = _split(task)
-    score = None
-    if task.release_score:
-        warn_of_large_delta(task.guarantee, evaluation.num_records)
-        score = GDP(gradients.to_gdp().mu * math.sqrt(_SHARE_OF_SCORE))
-        gradients = GDP(gradients.to_gdp().mu * math.sqrt(1 - _SHARE_OF_SCORE))
-    range_of_loss = evaluation.scoring.loss_range
-    assert range_of_loss is not None
-    width = range_of_loss[1] - range_of_loss[0]
-
-    num_steps = check_count("num_steps", _given(task.num_steps, _STEPS["dp-gibo"]))
-    mu_of_step = gradients.to_gdp().mu / math.sqrt(num_steps)
-    affordable = _NOISE * width * evaluation.num_records * mu_of_step / 2
-    usual_clip = max(_LEAST_CLIP * width, affordable)
-
-    def make_run(start: Params) -> DPGIBO:
-        return _make(
-            DPGIBO,
-            {"noise_variance": _NOISE_VARIANCE, **task.options},
-            bounds=space.bounds,
-            num_records=evaluation.num_records,
-            guarantee=gradients,
-            num_steps=num_steps,
-            clip_norm=_given(task.clip_norm, usual_clip),
-            transform=space.transform,
-            initial_x=space.point(start),
-            ledger=task.ledger,
-            generator=task.generator,
-        )
-
-    run = make_run(task.first)  # raises bad settings before anything is fitted
-    if choice is not None and run.adjacency != _ADJACENCY:
-        raise InvalidArgumentError(
-            f"method_options must keep adjacency={_ADJACENCY!r} if space has "
-            f"categories ({[*space.choices]}), got {run.adjacency!r}."
-        )
-    costs = run.planned_releases()
-    if score is not None:
-        costs.append((GaussianEvent(1 / score.mu), 1))
-    if choice is not None:
-        costs.append((PermuteAndFlipEvent(choice.epsilon), 1))
-    check_affordable(task.ledger, costs, run.adjacency)
-
-    fixed: Params = {}
-    if choice is not None:
-        part = replace(task, guarantee=choice, release_score=False, options={})
-        part = replace(part, num_steps=None, clip_norm=None)
-        start = choose_candidate("stable", part, evaluation).params
-        fixed = {name: start[name] for name in space.choices}
-        run = make_run(start)
-
-    def losses(X: torch.Tensor) -> torch.Tensor:
-        points = [
-            [(weight, {**params, **fixed}) for weight, params in space.corners(x)]
-            for x in X.tolist()
-        ]
-        return evaluation.interpolated(points)
-
-    result = run.run(losses, progress=False)
-    # The mean of the later iterates has less noise, at no further privacy cost.
-    params = {**space.rounded(result.average.tolist()), **fixed}
-    loss = None
-    if score is not None:
-        mechanism = GaussianMechanism(
-            score,
-            sensitivity=mean_sensitivity(width, evaluation.num_records),
-            adjacency=run.adjacency,
-            generator=task.generator,
-        )
-        low = range_of_loss[0]
-        private = (evaluation.losses([params]) - low).mean(dim=0)
-        loss = low + float(mechanism.release(private, ledger=task.ledger))
-    history = [
-        {
-            "params": {**space.rounded(step.x.tolist()), **fixed},
-            "noise_std": step.noise_std,
-        }
-        for step in result.history
-    ]
-    certificate = _certificate(run.certificate(), task, evaluation)
+    params, loss, history = choice.make()
+    certificate = certified(choice.run.certificate(), task, evaluation)
     return Found(params, loss, history, certificate)
 
 
-def _split(task: Task) -> tuple[PureDP | None, Guarantee]:
-    """Return the guarantees for categories (None if there are none) and gradients."""
-    guarantee = task.guarantee
-    if isinstance(guarantee, PureDP):
-        raise InvalidArgumentError(
-            "guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo', "
-            f"which adds Gaussian noise, got {guarantee!r}. Use method='stable' for "
-            "this guarantee."
-        )
-    is_split = bool(task.space.choices) or task.release_score
-    if is_split and task.options.get("secure"):
-        raise InvalidArgumentError(
-            "secure=True does not support releasing gradients together with "
-            f"{'categories' if task.space.choices else 'a score'}. Use "
-            "method='stable'."
-        )
-    if not task.space.choices:
-        return None, check_gaussian(guarantee, bool(task.options.get("secure")))
-    if isinstance(guarantee, ApproxDP):
-        choice = guarantee.epsilon * _SHARE_OF_CHOICE
-        return PureDP(choice), ApproxDP(guarantee.epsilon - choice, guarantee.delta)
-    if isinstance(guarantee, GDP):
-        parts = (_SHARE_OF_CHOICE, 1 - _SHARE_OF_CHOICE)
-        first, rest = (GDP(guarantee.mu * math.sqrt(part)) for part in parts)
-        return first.to_pure(), rest
-    raise InvalidArgumentError(
-        "guarantee must be an ApproxDP or a GDP with method='dp-gibo' and categories "
-        f"in space ({[*task.space.choices]}), got {guarantee!r}."
-    )
-
-
-def _given(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
-def _make(kind: Callable[..., T], options: dict[str, Any], **settings: Any) -> T:
+def make_optimizer(
+    kind: Callable[..., T], options: dict[str, Any], **settings: Any
+) -> T:
     """Return an optimizer with our settings and the caller's options."""
     reserved = _RESERVED[kind.__name__] | _RESERVED["both"]
     if taken := sorted(reserved & options.keys()):
@@ -330,9 +245,13 @@ def _make(kind: Callable[..., T], options: dict[str, Any], **settings: Any) -> T
         ) from error
 
 
-def _certificate(
-    certificate: Certificate, task: Task, evaluation: Evaluation
+def certified(
+    certificate: Certificate,
+    task: Task,
+    evaluation: Evaluation,
+    **parameters: Any,
 ) -> Certificate:
+    """Return the certificate with what it means for a search."""
     scoring = evaluation.scoring
     return replace(
         certificate,
@@ -346,5 +265,6 @@ def _certificate(
             "scoring": scoring.name,
             "loss_range": list(scoring.loss_range or ()),
             "searched": [*task.space.numbers, *task.space.choices],
+            **parameters,
         },
     )

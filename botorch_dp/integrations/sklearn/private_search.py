@@ -21,9 +21,14 @@ from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.methods import (
     METHODS,
     PROTECTED,
+    Found,
     Task,
     choose_candidate,
-    follow_gradients,
+)
+from botorch_dp.integrations.sklearn.planned import (
+    follow_plan,
+    plan_automatically,
+    plan_gradients,
 )
 from botorch_dp.integrations.sklearn.record_losses import RecordLoss, make_scoring
 from botorch_dp.integrations.sklearn.records import read_alike
@@ -46,16 +51,21 @@ class PrivateSearch(RefittedModel):
     private records (X_val, y_val), and releases hyperparameters with a small loss.
     **The training records are not protected**: a model reveals its training data.
 
-    There are three methods:
+    There are four methods:
 
-    * ``"dp-gibo"`` (the default) follows private gradients of a smooth loss, starting
-      from the estimator's own values. It suits many numeric parameters. Losses are
-      interpolated between integers (k + 1 models per point for k integer parameters),
-      and the released values are rounded. If there are categories, a stable release
-      with half of epsilon chooses a whole candidate first, and gradients start there.
+    * ``"auto"`` (the default) plans the method and all its settings from public facts,
+      as :func:`botorch_dp.minimize` does. Numbers: a choice among points that fill the
+      space, and private gradients from there, or one of the two. Categories and
+      numbers: a choice among random points of the whole space, then gradients in the
+      numbers if n epsilon is at least 2,000. Categories alone, or ``PureDP``: a choice.
+      ``plan_`` and the certificate say what was chosen and why.
+    * ``"dp-gibo"`` follows private gradients, starting from the estimator's own values.
+      Losses are interpolated between integers: k + 1 models per point for one or two
+      integer parameters. Three or more are rounded instead. If there are categories, a
+      choice with half of epsilon comes first, and gradients start there.
     * ``"stable"`` fits ``num_candidates`` points, chosen without the private data, and
-      releases one by the permute-and-flip mechanism. It supports any loss and any
-      parameters, and satisfies pure differential privacy.
+      releases one by the permute-and-flip mechanism. It satisfies pure differential
+      privacy.
     * ``"kusner"`` is the published release after UCB, for comparison. It assumes a
       Gaussian process and adds far more noise. It needs
       ``method_options={"correlation": ...}``. The evaluated points are also private:
@@ -77,33 +87,37 @@ class PrivateSearch(RefittedModel):
         estimator: The scikit-learn estimator or pipeline to tune.
         space: Maps parameter names (``"svc__C"`` in a pipeline) to :class:`Real`,
             :class:`Integer`, :class:`Categorical` or a list of choices.
-        guarantee: The guarantee of ``fit`` as a whole: ``ApproxDP`` for every method;
-            ``GDP`` for ``"dp-gibo"``, and ``RDP`` if there are no categories;
-            ``PureDP`` for ``"stable"``.
-        method: ``"dp-gibo"``, ``"stable"`` or ``"kusner"``.
+        guarantee: The guarantee of ``fit`` as a whole: any for ``"auto"``;
+            ``ApproxDP``, ``GDP`` or ``RDP`` for ``"dp-gibo"``; ``PureDP`` or
+            ``ApproxDP`` for ``"stable"``; ``ApproxDP`` for ``"kusner"``.
+        method: ``"auto"``, ``"dp-gibo"``, ``"stable"`` or ``"kusner"``.
         scoring: ``"accuracy"``, ``"neg_log_loss"``, ``"neg_mean_squared_error"``,
             ``"neg_mean_absolute_error"``, or a callable ``(estimator, X, y)`` that
             returns one loss for each record (lower is better) and gets the targets as
             an array. Scores that are not a mean over records, such as AUC or F1, are
-            not supported. The default is log loss for classifiers with ``"dp-gibo"``,
-            accuracy for classifiers otherwise, and squared error for regressors.
-        num_steps: The number of gradient steps (10 by default; each trains d + 1
-            models) or of UCB steps (30). With ``"stable"``, the number of candidates
-            to fit; the scores of the others are estimated. All by default.
-        num_candidates: The number of candidates: 32 by default, 1000 for ``"kusner"``.
-            ``"dp-gibo"`` has candidates only if there are categories.
-        clip_norm: The bound on the gradient of a record's loss, where every
-            parameter's range has length 1. The default is the largest bound with noise
-            of three thousandths of the loss range, but at least a quarter of that
-            range.
+            not supported. The default for classifiers with ``predict_proba`` is log
+            loss with ``"auto"`` and ``"dp-gibo"``, for other classifiers and methods
+            accuracy, and for regressors squared error.
+        num_steps: The number of gradient steps for ``"dp-gibo"``, planned by default,
+            or of UCB steps (30). With ``"stable"``, the number of candidates to fit;
+            the scores of the others are estimated. All by default.
+        num_candidates: The number of candidates for the methods other than ``"auto"``:
+            32 by default, 1000 for ``"kusner"``. ``"dp-gibo"`` has candidates only if
+            there are categories.
+        clip_norm: The bound on the gradient of a record's loss for ``"dp-gibo"``, where
+            every parameter's range has length 1. It is planned by default.
+        max_evaluations: How many models ``"auto"`` or ``"dp-gibo"`` may train before
+            the refit, never exceeded. By default 10 (d + 1) for d parameters, at least
+            60; with ``"dp-gibo"``, candidates come on top of the default, and
+            ``num_steps`` replaces it.
         loss_range: The range ``(low, high)`` of a record's loss. Losses outside are
             clipped, which keeps the guarantee but costs accuracy. The default is (0, 1)
             for accuracy and (0, log 100) for log loss. Squared and absolute errors are
             in units of the target and need a range. Never choose it from private data.
         release_score: Whether to release ``best_score_`` with part of the budget: half
-            of epsilon; with ``"dp-gibo"`` a tenth of mu squared of the gradients.
+            of epsilon after a choice alone; with gradients a tenth of their mu squared.
         method_options: Further keyword arguments of :class:`~botorch_dp.DPGIBO` or
-            :class:`~botorch_dp.PrivateBO`.
+            :class:`~botorch_dp.PrivateBO`, for the methods other than ``"auto"``.
         refit: Whether to train a model on (X, y) with the released parameters, for
             ``predict`` and similar methods. It is not trained on private records.
         ledger: The ledger to charge; by default a new one for each fit, with the
@@ -113,7 +127,7 @@ class PrivateSearch(RefittedModel):
             None uses noise from the operating system.
         n_jobs: The number of models to train at a time, with joblib and its configured
             backend. Use processes: threads take turns.
-        verbose: Shows a progress bar if above 0.
+        verbose: Prints the plan and shows a progress bar if above 0.
 
     Attributes:
         best_params_: The released hyperparameters.
@@ -124,6 +138,8 @@ class PrivateSearch(RefittedModel):
         certificate_: The certificate of everything that the ledger was charged. After
             a failed fit, it covers the releases before the failure, if any.
         num_fits_: The number of models that the search trained before the refit.
+        plan_: The :class:`~botorch_dp.optimizers.auto.search_plan.SearchPlan` of
+            ``"auto"`` or ``"dp-gibo"``.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -137,8 +153,8 @@ class PrivateSearch(RefittedModel):
         ...     ApproxDP(epsilon=1.0, delta=1e-5),
         ... )
         >>> search = search.fit(X[:500], y[:500], X_val=X[500:], y_val=y[500:])
-        >>> sorted(search.best_params_), search.certificate_.unit
-        (['C'], 'record')
+        >>> sorted(search.best_params_), search.plan_.method
+        (['C'], 'permute-and-flip, then dp-gibo')
     """
 
     def __init__(
@@ -147,11 +163,12 @@ class PrivateSearch(RefittedModel):
         space: Mapping[str, Any],
         guarantee: Guarantee,
         *,
-        method: str = "dp-gibo",
+        method: str = "auto",
         scoring: str | RecordLoss | None = None,
         num_steps: int | None = None,
         num_candidates: int | None = None,
         clip_norm: float | None = None,
+        max_evaluations: int | None = None,
         loss_range: tuple[float, float] | None = None,
         release_score: bool = False,
         method_options: Mapping[str, Any] | None = None,
@@ -169,6 +186,7 @@ class PrivateSearch(RefittedModel):
         self.num_steps = num_steps
         self.num_candidates = num_candidates
         self.clip_norm = clip_norm
+        self.max_evaluations = max_evaluations
         self.loss_range = loss_range
         self.release_score = release_score
         self.method_options = method_options
@@ -208,7 +226,7 @@ class PrivateSearch(RefittedModel):
             self.scoring,
             self.loss_range,
             estimator=self.estimator,
-            needs_gradients=self.method == "dp-gibo",
+            prefers_log_loss=self.method in ("auto", "dp-gibo"),
         )
         check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
@@ -227,10 +245,7 @@ class PrivateSearch(RefittedModel):
                 points_are_private=self.method == "kusner",
             )
             try:
-                if self.method == "dp-gibo":
-                    found = follow_gradients(task, evaluation)
-                else:
-                    found = choose_candidate(self.method, task, evaluation)
+                found = self._search(task, evaluation)
             except BaseException:
                 if len(task.ledger):  # certify what was released before
                     self.certificate_ = Certificate.from_ledger(
@@ -248,10 +263,18 @@ class PrivateSearch(RefittedModel):
                 self.best_score_ = scoring.score(found.loss)
             self.history_ = found.history
             self.certificate_ = found.certificate
+            if found.plan is not None:
+                self.plan_ = found.plan
             if self.refit:
                 self.best_estimator_ = evaluation.fitted(found.params)
             self.num_fits_ = evaluation.num_fits
         return self
+
+    def _search(self, task: Task, evaluation: Evaluation) -> Found:
+        if self.method in ("stable", "kusner"):
+            return choose_candidate(self.method, task, evaluation)
+        plan = plan_automatically if task.is_auto else plan_gradients
+        return follow_plan(plan(task, evaluation), task, evaluation)
 
     def _task(self, space: SearchSpace) -> Task:
         ledger = Ledger(cap=self.guarantee) if self.ledger is None else self.ledger
@@ -268,10 +291,12 @@ class PrivateSearch(RefittedModel):
             num_steps=self.num_steps,
             num_candidates=self.num_candidates,
             clip_norm=self.clip_norm,
+            max_evaluations=self.max_evaluations,
             release_score=self.release_score,
             options=dict(self.method_options or {}),
             generator=generator,
             seed=seed,
+            is_auto=self.method == "auto",
         )
 
     def _check_names(self, space: SearchSpace) -> None:

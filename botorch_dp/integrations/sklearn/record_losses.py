@@ -35,14 +35,12 @@ class Scoring:
         name: The name of the score in scikit-learn.
         loss: Maps a fitted estimator, inputs and targets to one loss per record.
         loss_range: The range to which losses are clipped.
-        is_smooth: Whether a small change of the model changes the loss only a little.
         perfect: The score of a loss of 0; the score is ``perfect`` minus the loss.
     """
 
     name: str
     loss: RecordLoss
     loss_range: tuple[float, float] | None
-    is_smooth: bool = True
     perfect: float = 0.0
 
     def private_losses(self, estimator: Any, records: Records) -> Array:
@@ -95,7 +93,7 @@ def log_losses(estimator: Any, X: Any, y: Any) -> Array:
     if columns.shape[1] > 1:
         raise InvalidArgumentError(
             "scoring='neg_log_loss' needs one target per record, got "
-            f"{columns.shape[1]}. Use scoring='accuracy' with method='stable'."
+            f"{columns.shape[1]}. Use scoring='accuracy'."
         )
     labels = columns[:, 0]
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
@@ -127,7 +125,7 @@ def _columns(values: Any) -> npt.NDArray[Any]:
 _SCORINGS = {
     scoring.name: scoring
     for scoring in (
-        Scoring("accuracy", errors, (0.0, 1.0), is_smooth=False, perfect=1.0),
+        Scoring("accuracy", errors, (0.0, 1.0), perfect=1.0),
         Scoring("neg_log_loss", log_losses, (0.0, _LARGEST_LOG_LOSS)),
         Scoring("neg_mean_squared_error", squared_errors, None),
         Scoring("neg_mean_absolute_error", absolute_errors, None),
@@ -140,7 +138,7 @@ def make_scoring(
     loss_range: tuple[float, float] | None,
     *,
     estimator: Any,
-    needs_gradients: bool,
+    prefers_log_loss: bool,
 ) -> Scoring:
     """Return the scoring with its loss range.
 
@@ -148,10 +146,11 @@ def make_scoring(
         given: A name or a callable; None selects a default for the estimator.
         loss_range: Replaces the range of the scoring.
         estimator: The estimator to score.
-        needs_gradients: Whether the loss must be smooth.
+        prefers_log_loss: Whether the default for classifiers is the log loss, where
+            they have probabilities, rather than accuracy. It says more of a record.
     """
     if given is None:
-        given = _default(estimator, needs_gradients)
+        given = _default(estimator, prefers_log_loss)
     if hasattr(given, "_score_func"):
         raise InvalidArgumentError(
             "scoring must not be a scorer, which returns one number for all records, "
@@ -170,17 +169,10 @@ def make_scoring(
             "not a mean over records, such as AUC or F1, are not supported. Got "
             f"{given!r}."
         )
-    if needs_gradients and not scoring.is_smooth:
-        raise InvalidArgumentError(
-            "scoring='accuracy' needs method='stable': the loss of a record is 0 or 1, "
-            "so its gradient has no information for method='dp-gibo'. Or use "
-            "scoring='neg_log_loss'."
-        )
     if scoring.loss is log_losses and not hasattr(estimator, "predict_proba"):
         raise InvalidArgumentError(
             "scoring='neg_log_loss' needs an estimator with predict_proba, but "
-            f"{type(estimator).__name__} does not have it. Use scoring='accuracy' with "
-            "method='stable'."
+            f"{type(estimator).__name__} does not have it. Use scoring='accuracy'."
         )
     if loss_range is not None:
         scoring = replace(scoring, loss_range=check_range("loss_range", loss_range))
@@ -194,9 +186,10 @@ def make_scoring(
     return scoring
 
 
-def _default(estimator: Any, needs_gradients: bool) -> str:
+def _default(estimator: Any, prefers_log_loss: bool) -> str:
     if is_classifier(estimator):
-        return "neg_log_loss" if needs_gradients else "accuracy"
+        is_possible = prefers_log_loss and hasattr(estimator, "predict_proba")
+        return "neg_log_loss" if is_possible else "accuracy"
     if is_regressor(estimator):
         return "neg_mean_squared_error"
     raise InvalidArgumentError(

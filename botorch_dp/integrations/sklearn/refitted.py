@@ -8,12 +8,20 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-_FITTED = ("best_params_", "best_estimator_", "history_", "certificate_", "num_fits_")
+_FITTED = (
+    "best_params_",
+    "best_estimator_",
+    "history_",
+    "certificate_",
+    "num_fits_",
+    "plan_",
+)
 _ABSENT = {
     "best_score_": "the score is a release of its own; request it with "
     "release_score=True before fit.",
     "cv_results_": "exact scores of candidates are private, and each would have to be "
     "paid for. history_ contains what is public.",
+    "plan_": "only method='auto' and method='dp-gibo' make a plan.",
     "best_index_": "see best_params_ and history_.",
 }
 

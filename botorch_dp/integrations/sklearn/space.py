@@ -16,6 +16,9 @@ from botorch_dp.exceptions import InvalidArgumentError
 
 Params = dict[str, Any]
 
+# Up to this many integers, losses are interpolated between them.
+_MOST_INTERPOLATED = 2
+
 
 @dataclass(frozen=True)
 class Real:
@@ -136,6 +139,30 @@ class SearchSpace:
     def transform(self) -> tuple[str, ...]:
         """The search coordinates of each number: log or linear."""
         return tuple("log" if d.log else "linear" for d in self.numbers.values())
+
+    @property
+    def num_points(self) -> float:
+        """The number of points: infinite if there is a Real."""
+        sizes: list[float] = [len(dim.choices) for dim in self.choices.values()]
+        for dim in self.numbers.values():
+            sizes.append(math.inf if isinstance(dim, Real) else dim.high - dim.low + 1)
+        return math.prod(sizes)
+
+    @property
+    def models_per_point(self) -> int:
+        """The largest number of models that :meth:`models_at` returns."""
+        count = sum(isinstance(dim, Integer) for dim in self.numbers.values())
+        return count + 1 if count <= _MOST_INTERPOLATED else 1
+
+    def models_at(self, x: Sequence[float]) -> list[tuple[float, Params]]:
+        """Return the parameters whose weighted losses are those of a point.
+
+        Losses are interpolated between one or two integers. Further ones would need
+        too many models, so all integers are rounded then.
+        """
+        if self.models_per_point == 1:
+            return [(1.0, self.rounded(x))]
+        return self.corners(x)
 
     def rounded(self, x: Sequence[float]) -> Params:
         """Return the numbers at a point, with integers rounded."""

@@ -12,10 +12,12 @@ simple alternatives, and ``docs/choosing.md`` shows its table.
   choice if noise would drown it, or if evaluations are too few.
 * **Pure differential privacy**: one choice among space-filling points, since DP-GIBO
   adds Gaussian noise.
+
+:mod:`botorch_dp.optimizers.auto.mixed_plan` has the rule for spaces with categories.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from botorch_dp._validation import check_count, check_range
@@ -48,7 +50,8 @@ class SearchPlan:
         descent: The plan of DP-GIBO, or None.
         guarantee: The guarantee of everything together.
         reason: Why this was chosen, in a few words.
-        max_evaluations: How many points may be evaluated, or None.
+        max_evaluations: How many evaluations are allowed, or None.
+        point_cost: How many evaluations each point of DP-GIBO needs.
     """
 
     num_candidates: int
@@ -57,13 +60,14 @@ class SearchPlan:
     guarantee: Guarantee
     reason: str
     max_evaluations: int | None = None
+    point_cost: int = 1
 
     @property
     def descent_evaluations(self) -> int | None:
         """How many points DP-GIBO may evaluate, or None."""
         if self.max_evaluations is None:
             return None
-        return self.max_evaluations - self.num_candidates
+        return (self.max_evaluations - self.num_candidates) // self.point_cost
 
     @property
     def method(self) -> str:
@@ -74,9 +78,9 @@ class SearchPlan:
 
     @property
     def num_evaluations(self) -> int:
-        """The number of points that the search evaluates."""
-        steps = 0 if self.descent is None else self.descent.num_evaluations
-        return self.num_candidates + steps
+        """The number of evaluations that the search makes."""
+        points = 0 if self.descent is None else self.descent.num_evaluations
+        return self.num_candidates + points * self.point_cost
 
     def __str__(self) -> str:
         parts = []
@@ -111,6 +115,8 @@ def plan_search(
     clip_norm: float | None = None,
     max_evaluations: int | None = None,
     explore: bool | None = None,
+    point_cost: int = 1,
+    gradient_share: float = 1.0,
 ) -> SearchPlan:
     """Choose a method and its settings from public facts alone.
 
@@ -120,9 +126,13 @@ def plan_search(
         guarantee: The guarantee of the whole search.
         loss_range: The range of a record's loss; needed unless ``clip_norm`` is given.
         clip_norm: The bound on a record's gradient where the box is the unit cube.
-        max_evaluations: How many points may be evaluated.
+        max_evaluations: How many evaluations are allowed.
         explore: Whether a choice among space-filling points comes first; by default as
             the rule says.
+        point_cost: How many evaluations each point of DP-GIBO needs, such as several
+            models whose losses are interpolated. A point of the choice needs one.
+        gradient_share: The share of mu squared of all Gaussian releases that gradients
+            get, if there are others, such as a score.
 
     Example:
         >>> from botorch_dp import ApproxDP
@@ -141,53 +151,97 @@ def plan_search(
         check_range("loss_range", loss_range)
     if max_evaluations is not None:
         check_count("max_evaluations", max_evaluations, minimum=2)
-    if isinstance(guarantee, PureDP):
+    cost = check_count("point_cost", point_cost)
+    is_too_few = max_evaluations is not None and max_evaluations < 2 * cost
+    if isinstance(guarantee, PureDP) or is_too_few:
         return _plan_choice(n, guarantee, loss_range, max_evaluations, explore)
     choice, count, reason = _plan_exploration(
-        n, d, guarantee, loss_range, max_evaluations, explore
+        n, d, guarantee, loss_range, max_evaluations, explore, cost
     )
-    left = guarantee if choice is None else after_choice(guarantee, choice.epsilon)
-    descent = plan_descent(
-        num_records=n,
-        dim=d,
-        guarantee=left,
-        loss_range=loss_range,
-        clip_norm=clip_norm,
-        max_evaluations=None if max_evaluations is None else max_evaluations - count,
-    )
-    return SearchPlan(
+    plan = SearchPlan(
         num_candidates=count,
         choice=choice,
-        descent=descent,
+        descent=None,
         guarantee=guarantee,
         reason=reason,
         max_evaluations=max_evaluations,
+        point_cost=cost,
     )
+    return with_descent(
+        plan,
+        num_records=n,
+        dim=d,
+        loss_range=loss_range,
+        clip_norm=clip_norm,
+        gradient_share=gradient_share,
+    )
+
+
+def with_descent(
+    plan: SearchPlan,
+    *,
+    num_records: int,
+    dim: int,
+    gradient_share: float = 1.0,
+    **settings: Any,
+) -> SearchPlan:
+    """Return a plan with DP-GIBO after its choice.
+
+    Args:
+        plan: The plan of the choice, or of no choice.
+        num_records: The number n of records.
+        dim: The number d of parameters that are numbers.
+        gradient_share: As for :func:`plan_search`.
+        **settings: Further arguments of
+            :func:`~botorch_dp.optimizers.gibo.descent_plan.plan_descent`.
+    """
+    left = plan.guarantee
+    if plan.choice is not None:
+        left = after_choice(left, plan.choice.epsilon)
+    if gradient_share != 1:
+        left = GDP(left.to_gdp().mu * math.sqrt(gradient_share))
+    descent = plan_descent(
+        num_records=num_records,
+        dim=dim,
+        guarantee=left,
+        max_evaluations=plan.descent_evaluations,
+        **settings,
+    )
+    return replace(plan, descent=descent)
 
 
 def _plan_choice(
     n: int,
-    guarantee: PureDP,
+    guarantee: Guarantee,
     loss_range: tuple[float, float] | None,
     max_evaluations: int | None,
     explore: bool | None,
 ) -> SearchPlan:
-    if loss_range is None or explore is False:
+    is_pure = isinstance(guarantee, PureDP)
+    if is_pure and (loss_range is None or explore is False):
         raise InvalidArgumentError(
             f"guarantee={guarantee!r} needs loss_range and a choice among points: "
             "gradients are released with Gaussian noise, which an ApproxDP, a GDP or "
             "an RDP allows."
         )
+    if loss_range is None or explore is False:
+        raise InvalidArgumentError(
+            "max_evaluations must be larger without a choice among points, for two "
+            f"points of a gradient, got {max_evaluations!r}."
+        )
+    choice = guarantee.to_pure()
     count = min(
-        max(_FEWEST_CANDIDATES, round(n * guarantee.epsilon / 2)), _MOST_CANDIDATES
+        max(_FEWEST_CANDIDATES, round(n * choice.epsilon / 2)), _MOST_CANDIDATES
     )
     return SearchPlan(
         num_candidates=min(count, max_evaluations or count),
-        choice=guarantee,
+        choice=choice,
         descent=None,
         guarantee=guarantee,
         max_evaluations=max_evaluations,
-        reason="pure differential privacy excludes the Gaussian noise of gradients",
+        reason="pure differential privacy excludes the Gaussian noise of gradients"
+        if is_pure
+        else f"{max_evaluations} evaluations are too few for a gradient",
     )
 
 
@@ -198,6 +252,7 @@ def _plan_exploration(
     loss_range: tuple[float, float] | None,
     max_evaluations: int | None,
     explore: bool | None,
+    point_cost: int,
 ) -> tuple[PureDP | None, int, str]:
     """Return the first choice, the number of its points, and the reason."""
     if explore is False:
@@ -217,7 +272,10 @@ def _plan_exploration(
             return None, 0, f"in {d} dimensions the start is as good as many points"
         if choice.epsilon * n < _LEAST_CHOICE_SIGNAL:
             return None, 0, f"{n} records are too few for a choice with this budget"
-        too_few = max_evaluations is not None and max_evaluations - count < 3 * (d + 1)
+        too_few = (
+            max_evaluations is not None
+            and max_evaluations - count < 3 * (d + 1) * point_cost
+        )
         if count < _FEWEST_EXPLORED or too_few:
             return None, 0, f"{max_evaluations} evaluations are needed for gradients"
     reason = (

@@ -36,7 +36,8 @@ def private(mean, n=20_000, std=0.1):
 
 
 def search_of(space, guarantee=BUDGET, **settings):
-    settings = {"loss_range": (0.0, 4.0), "random_state": 0, **settings}
+    usual = {"method": "dp-gibo", "loss_range": (0.0, 4.0), "random_state": 0}
+    settings = {**usual, **settings}
     return PrivateSearch(Constant(), space, guarantee, **settings)
 
 

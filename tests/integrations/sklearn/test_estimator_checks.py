@@ -35,7 +35,7 @@ class HeldOut(PrivateSearch):
             LogisticRegression(),
             {"C": Real(1e-2, 1e2, log=True)},
             ApproxDP(1.0, 1e-5),
-            num_steps=2,
+            max_evaluations=12,
             random_state=0,
         ),
         HeldOut(

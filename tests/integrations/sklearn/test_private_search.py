@@ -8,7 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from botorch_dp import GDP, RDP, PureDP
+from botorch_dp import GDP, PureDP
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn import Categorical, Integer, PrivateSearch, Real
 from tests.integrations.sklearn.constant import (
@@ -126,7 +126,7 @@ class TestFinds:
                 LogisticRegression(),
                 {"C": Real(1e-3, 1e3, log=True)},
                 BUDGET,
-                num_steps=2,
+                max_evaluations=12,
                 random_state=3,
                 n_jobs=n_jobs,
             )
@@ -176,7 +176,11 @@ class TestSays:
 
     def test_a_bar(self, capsys):
         fitted({"level": Real(0.0, 1.0)}, private(0.5, n=99), verbose=1)
-        assert "dp-gibo: 20fit" in capsys.readouterr().err
+        shown = capsys.readouterr()
+        assert "dp-gibo: 100%" in shown.err
+        assert "40/40" in shown.err
+        assert shown.out.startswith("Plan: 20 gradient steps of 2 points, 40 evalu")
+        assert shown.out.count("\n") == 2
 
     def test_quiet_by_default(self, capsys):
         fitted({"level": Real(0.0, 1.0)}, private(0.5, n=99))
@@ -195,7 +199,7 @@ CATEGORIES = {"level": Real(0.0, 1.0), "sign": ["plus", "minus"]}
 @pytest.mark.parametrize(
     ("space", "settings", "match"),
     [
-        ({"level": Real(0, 1)}, {"method": "grid"}, "method must be one of 'dp-gibo'"),
+        ({"level": Real(0, 1)}, {"method": "grid"}, "method must be one of 'auto'"),
         ({"level": Real(0, 1)}, {"guarantee": 1.0}, "guarantee must be"),
         (
             {"level": Real(0, 1)},
@@ -210,9 +214,8 @@ CATEGORIES = {"level": Real(0.0, 1.0), "sign": ["plus", "minus"]}
         (
             {"sign": ["plus", "minus"]},
             {},
-            r"only categories, \['sign'\]\. Use method='stable'",
+            r"only categories, \['sign'\]\. Use method='auto'",
         ),
-        (CATEGORIES, {"guarantee": RDP(4, 1.0)}, "an ApproxDP or a GDP with method"),
         (
             CATEGORIES,
             {"method_options": {"secure": True}},

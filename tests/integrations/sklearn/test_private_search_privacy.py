@@ -26,6 +26,7 @@ from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
 from botorch_dp.integrations.sklearn import methods as methods_module
+from botorch_dp.integrations.sklearn import planned as planned_module
 from botorch_dp.integrations.sklearn import private_search as private_search_module
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.optimizers.release.problem import ReleaseProblem
@@ -311,13 +312,13 @@ class TestParts:
     @pytest.mark.parametrize("loss_range", [(0.0, 1.0), (-2.0, 3.0)])
     def test_the_score_has_noise_for_its_sensitivity(self, loss_range, monkeypatch):
         made = []
-        mechanism = methods_module.GaussianMechanism
+        mechanism = planned_module.GaussianMechanism
 
         def spy(guarantee, **settings):
             made.append((guarantee, settings["sensitivity"]))
             return mechanism(guarantee, **settings)
 
-        monkeypatch.setattr(methods_module, "GaussianMechanism", spy)
+        monkeypatch.setattr(planned_module, "GaussianMechanism", spy)
         search = search_of(
             guarantee=GDP(0.5), loss_range=loss_range, num_steps=2, release_score=True
         ).fit(*TRAIN, **private())
@@ -328,12 +329,12 @@ class TestParts:
         assert search.certificate_.guarantee.mu == pytest.approx(0.5)
 
     def test_the_score_is_what_was_released(self, monkeypatch):
-        class Fixed(methods_module.GaussianMechanism):
+        class Fixed(planned_module.GaussianMechanism):
             def release(self, private_value, *, ledger, batch_dims=0):
                 super().release(private_value, ledger=ledger, batch_dims=batch_dims)
                 return torch.full_like(private_value, 0.25)
 
-        monkeypatch.setattr(methods_module, "GaussianMechanism", Fixed)
+        monkeypatch.setattr(planned_module, "GaussianMechanism", Fixed)
         search = search_of(
             guarantee=GDP(0.5), loss_range=(-2.0, 3.0), num_steps=2, release_score=True
         ).fit(*TRAIN, **private())
@@ -389,13 +390,18 @@ def test_nothing_else_is_published(method):
     for first in (0, 0.5):  # the second is no whole number
         X_val = np.zeros((N, 1))
         X_val[0] = first
-        search = search_of(method, ApproxDP(1e-9, 1e-12), num_candidates=2)
+        steps = 2 if method == "dp-gibo" else None
+        search = search_of(
+            method, ApproxDP(1e-9, 1e-12), num_candidates=2, num_steps=steps
+        )
         if method == "dp-gibo":
             search.set_params(
                 method_options={"update": torch.optim.Rprop, "step_size": 0.1}
             )
         search.fit(*training, X_val=X_val, y_val=np.zeros(N))
-        assert {name for name in vars(search) if name.endswith("_")} == PUBLIC
+        published = {name for name in vars(search) if name.endswith("_")}
+        assert published - {"plan_"} == PUBLIC
+        assert ("plan_" in published) == (method != "stable")
         found.append(pickle.dumps(vars(search)))
     assert found[0] == found[1]
 
@@ -454,7 +460,7 @@ def test_no_private_value_is_kept():
         LogisticRegression(),
         {"C": Real(1e-2, 1e2, log=True)},
         ApproxDP(1.0, 1e-5),
-        num_steps=2,
+        max_evaluations=12,
     ).fit(X[:200], y[:200], X_val=X_val, y_val=y_val)
     kept = pickle.dumps(search)
     assert X[:200].tobytes() not in kept

@@ -27,12 +27,12 @@ LABELS = np.array(["no", "perhaps", "yes"])[RNG.integers(3, size=200)]
 TARGETS = X @ [1.0, 2.0, 3.0] + RNG.normal(size=200)
 
 
-def scoring_of(name, loss_range=None, estimator=None, needs_gradients=False):
+def scoring_of(name, loss_range=None, estimator=None, prefers_log_loss=False):
     return make_scoring(
         name,
         loss_range,
         estimator=estimator or LogisticRegression(),
-        needs_gradients=needs_gradients,
+        prefers_log_loss=prefers_log_loss,
     )
 
 
@@ -442,7 +442,9 @@ def test_tried_on_training_records():
 class TestChoices:
     def test_usual_ones(self):
         assert scoring_of(None).name == "accuracy"
-        assert scoring_of(None, needs_gradients=True).name == "neg_log_loss"
+        assert scoring_of(None, prefers_log_loss=True).name == "neg_log_loss"
+        without = scoring_of(None, None, LinearSVC(), prefers_log_loss=True)
+        assert without.name == "accuracy"  # it has no probabilities
         usual = scoring_of(None, (0, 9), LinearRegression())
         assert usual.name == "neg_mean_squared_error"
         assert usual.loss_range == (0.0, 9.0)
@@ -456,7 +458,6 @@ class TestChoices:
                 (metrics.make_scorer(metrics.accuracy_score),),
                 "scoring must not be a scorer, which returns one number",
             ),
-            (("accuracy", None, None, True), "needs method='stable'"),
             (("neg_log_loss", None, LinearSVC()), "predict_proba, but LinearSVC does"),
             ((None, None, KMeans()), "KMeans is neither a classifier nor a regressor"),
             (

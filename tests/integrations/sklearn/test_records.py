@@ -121,7 +121,7 @@ def model(request):
 
 
 def losses(model, private_X, private_y, name="accuracy"):
-    scoring = make_scoring(name, None, estimator=model, needs_gradients=False)
+    scoring = make_scoring(name, None, estimator=model, prefers_log_loss=False)
     is_frame = hasattr(private_X, "columns")
     like = pd.DataFrame(X, columns=list("abc")) if is_frame else X
     return scoring.private_losses(

@@ -26,7 +26,7 @@ def test_a_pipeline_and_its_friends():
         make_pipeline(StandardScaler(), LogisticRegression()),
         {"logisticregression__C": Real(1e-3, 1e3, log=True)},
         BUDGET,
-        num_steps=2,
+        max_evaluations=12,
     ).fit(X[:200], y[:200], X_val=X[200:], y_val=y[200:])
     assert search.predict(X).shape == (600,)
     assert search.predict_proba(X).shape == (600, 2)

@@ -188,3 +188,25 @@ def test_values_of_numpy_are_numbers():
 
 def test_choices_from_an_array():
     assert SearchSpace({"C": np.array([1, 2])}).choices["C"] == Categorical([1, 2])
+
+
+class TestModelsAtAPoint:
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+    def test_never_more_than_said(self, count):
+        """Interpolated up to two integers, rounded beyond."""
+        names = [f"i{k}" for k in range(count)]
+        space = SearchSpace({"x": Real(0, 1)} | dict.fromkeys(names, Integer(0, 9)))
+        point = [0.25, *(3.1 + 0.2 * k for k in range(count))]
+        models = space.models_at(point)
+        assert len(models) == space.models_per_point == (count + 1, 1)[count > 2]
+        if count <= 2:
+            assert models == space.corners(point)
+        else:
+            assert models == [(1.0, space.rounded(point))]
+
+    def test_number_of_points(self):
+        assert SPACE.num_points == math.inf
+        finite = {"kernel": ["rbf", "linear"], "depth": Integer(1, 4)}
+        space = SearchSpace(finite)
+        assert space.num_points == 8 == len(space.candidates(8, first=None, seed=0))
+        assert SearchSpace({"whole": Integer(0, 10**30)}).num_points > 1e29

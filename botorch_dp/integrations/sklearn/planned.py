@@ -1,0 +1,359 @@
+"""Searches that follow a plan: a private choice, private gradients, or both.
+
+The plan is made from public facts (:mod:`botorch_dp.optimizers.auto`) and checked
+against the ledger as a whole before the first model is trained.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from botorch_dp._validation import check_count
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.integrations.sklearn.methods import (
+    ADJACENCY,
+    NUM_CANDIDATES,
+    CandidateChoice,
+    Found,
+    Task,
+    all_at_once,
+    certified,
+    make_optimizer,
+)
+from botorch_dp.integrations.sklearn.space import Params, SearchSpace
+from botorch_dp.optimizers import DPGIBO
+from botorch_dp.optimizers.auto.mixed_plan import (
+    MOST_CANDIDATES,
+    part_for_choice,
+    plan_mixed_search,
+)
+from botorch_dp.optimizers.auto.search_plan import (
+    SearchPlan,
+    plan_search,
+    with_descent,
+)
+from botorch_dp.privacy import (
+    GDP,
+    ApproxDP,
+    GaussianMechanism,
+    Guarantee,
+    PrivacyEvent,
+    PureDP,
+)
+from botorch_dp.privacy.budget import (
+    after_choice,
+    check_affordable,
+    check_gaussian,
+    mean_sensitivity,
+    warn_of_large_delta,
+)
+
+# The share of mu^2 of all Gaussian releases that a score gets; gradients get the rest.
+_SHARE_OF_SCORE = 0.1
+# The options of DPGIBO that set the number of points a step.
+_POINTS_A_STEP = {"batch_size", "tolerance"}
+
+
+def plan_automatically(task: Task, evaluation: Evaluation) -> SearchPlan:
+    """Choose the method and all its settings: ``method="auto"``."""
+    given = {
+        "num_steps": (task.num_steps, "'dp-gibo'"),
+        "num_candidates": (task.num_candidates, "'stable'"),
+        "clip_norm": (task.clip_norm, "'dp-gibo'"),
+        "method_options": (task.options or None, "'dp-gibo' or method='stable'"),
+    }
+    for name, (value, method) in given.items():
+        if value is not None:
+            raise InvalidArgumentError(
+                f"{name} needs method={method}, got {value!r} with method='auto', "
+                "which plans all settings. max_evaluations limits the number of models."
+            )
+    space, limit = task.space, task.max_evaluations
+    if limit is None:
+        limit = _usual_limit(space)
+    # The score trains one more model.
+    limit = check_count("max_evaluations", limit, minimum=2 + task.release_score)
+    facts: dict[str, Any] = {
+        "num_records": evaluation.num_records,
+        "dim": len(space.numbers),
+        "guarantee": task.guarantee,
+        "loss_range": evaluation.scoring.loss_range,
+        "max_evaluations": limit - task.release_score,
+        "point_cost": space.models_per_point,
+        "gradient_share": _gradient_share(task),
+    }
+    if space.choices or space.num_points <= MOST_CANDIDATES:
+        return plan_mixed_search(num_points=space.num_points, **facts)
+    return plan_search(**facts)
+
+
+def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:
+    """Plan gradients, after a choice if there are categories: ``"dp-gibo"``."""
+    space, guarantee = task.space, task.guarantee
+    if not space.numbers:
+        raise InvalidArgumentError(
+            "method='dp-gibo' follows gradients and needs a Real or an Integer in "
+            f"space, got only categories, {[*space.choices]}. Use method='auto'."
+        )
+    if isinstance(guarantee, PureDP):
+        raise InvalidArgumentError(
+            "guarantee must be an ApproxDP, a GDP or an RDP with method='dp-gibo', "
+            f"which adds Gaussian noise, got {guarantee!r}. Use method='auto' for "
+            "this guarantee."
+        )
+    secure = bool(task.options.get("secure"))
+    if secure and (space.choices or task.release_score):
+        raise InvalidArgumentError(
+            "secure=True does not support releasing gradients together with "
+            f"{'categories' if space.choices else 'a score'}. Use "
+            "method='stable'."
+        )
+    check_gaussian(guarantee, secure)
+    limit, choice, count = task.max_evaluations, None, 0
+    if limit is not None:
+        limit = check_count("max_evaluations", limit, minimum=2) - task.release_score
+    if space.choices:
+        choice = part_for_choice(guarantee)
+        count = _num_candidates(task, limit)
+    if (
+        limit is None
+        and task.num_steps is None
+        and not task.options.keys() & (_POINTS_A_STEP)
+    ):
+        limit = count + _usual_limit(space)
+    plan = SearchPlan(
+        num_candidates=count,
+        choice=choice,
+        descent=None,
+        guarantee=guarantee,
+        reason="method='dp-gibo'",
+        max_evaluations=limit,
+        point_cost=space.models_per_point,
+    )
+    if limit is not None and (plan.descent_evaluations or 0) < 2:
+        raise InvalidArgumentError(
+            f"max_evaluations={task.max_evaluations!r} leaves no two points for a "
+            f"gradient, with {space.models_per_point} models for each point and "
+            f"{count} candidates. Increase it, or use method='auto'."
+        )
+    return with_descent(
+        plan,
+        num_records=evaluation.num_records,
+        dim=len(space.numbers),
+        gradient_share=_gradient_share(task),
+        loss_range=evaluation.scoring.loss_range,
+        clip_norm=task.clip_norm,
+        num_steps=task.num_steps,
+    )
+
+
+def follow_plan(plan: SearchPlan, task: Task, evaluation: Evaluation) -> Found:
+    """Make the choice, follow gradients from there, and release the score."""
+    search = _PlannedSearch(plan, task, evaluation)
+    search.check_affordable()
+    if not evaluation.bar.disable:
+        tqdm.write(str(search.plan))
+    return search.run()
+
+
+class _PlannedSearch:
+    """The stages of a plan. Bad settings raise before anything is trained."""
+
+    def __init__(self, plan: SearchPlan, task: Task, evaluation: Evaluation) -> None:
+        self._task, self._evaluation = task, evaluation
+        self._choice: CandidateChoice | None = None
+        given: Guarantee = task.guarantee
+        if plan.choice is not None:
+            given = plan.choice
+            if task.release_score and plan.descent is None:
+                # PrivateBO splits the budget between the choice and its score.
+                given, half = _shares_of_a_scored_choice(task.guarantee)
+                plan = replace(plan, choice=half)
+            self._choice = self._make_choice(
+                plan.num_candidates,
+                guarantee=given,
+                release_score=plan.descent is None and task.release_score,
+            )
+            plan = replace(plan, num_candidates=self._choice.num_candidates)
+        self._run: DPGIBO | None = None
+        self._valuer: GaussianMechanism | None = None
+        if plan.descent is not None:
+            given, score = _gaussian_shares(plan, task.release_score)
+            self._gradients, self._limit = given, plan.descent_evaluations
+            self._run = self._make_run(task.first)
+            plan = replace(plan, descent=self._run.plan)
+            self._check_adjacency(self._run)
+            if score is not None:
+                self._valuer = self._make_valuer(score, self._run.adjacency)
+        if not isinstance(given, ApproxDP):  # otherwise the optimizer warns
+            warn_of_large_delta(task.guarantee, evaluation.num_records)
+        self.plan = plan
+
+    def check_affordable(self) -> None:
+        """Raise unless the ledger can pay for all stages."""
+        costs: list[tuple[PrivacyEvent, int]] = []
+        if self._choice is not None:
+            costs += self._choice.run.planned_releases()
+        if self._run is not None:
+            costs += self._run.planned_releases()
+        if self._valuer is not None:
+            costs.append((self._valuer.event(1), 1))
+        adjacency = ADJACENCY if self._run is None else self._run.adjacency
+        check_affordable(self._task.ledger, costs, adjacency)
+
+    def run(self) -> Found:
+        """Run all stages and return what they released."""
+        task, evaluation = self._task, self._evaluation
+        is_planned = not task.options.keys() & _POINTS_A_STEP
+        total = self.plan.num_evaluations + (self._valuer is not None)
+        evaluation.expect(total if is_planned else None)
+        params, loss = task.first, None
+        history: list[dict[str, Any]] = []
+        if self._choice is not None:
+            params, loss, history = self._choice.make()
+            last: Any = self._choice.run
+        if self._run is not None:
+            if self._choice is not None:
+                self._run = self._make_run(params)
+            params, steps = self._descend(self._run, params)
+            history, last = history + steps, self._run
+        if self._valuer is not None:
+            loss = self._release_score(self._valuer, params)
+        certificate = certified(
+            last.certificate(), task, evaluation, **self._certified_plan()
+        )
+        return Found(params, loss, history, certificate, self.plan)
+
+    def _make_choice(self, count: int, **settings: Any) -> CandidateChoice:
+        task = self._task
+        candidates = task.space.candidates(count, first=task.first, seed=task.seed)
+        return CandidateChoice(
+            task,
+            self._evaluation,
+            candidates,
+            {},
+            release="stable",
+            **all_at_once(candidates),
+            **settings,
+        )
+
+    def _make_run(self, start: Params) -> DPGIBO:
+        task, space = self._task, self._task.space
+        return make_optimizer(
+            DPGIBO,
+            task.options,
+            bounds=space.bounds,
+            num_records=self._evaluation.num_records,
+            guarantee=self._gradients,
+            num_steps=task.num_steps,
+            clip_norm=task.clip_norm,
+            loss_range=self._evaluation.scoring.loss_range,
+            max_evaluations=self._limit,
+            transform=space.transform,
+            initial_x=space.point(start),
+            ledger=task.ledger,
+            generator=task.generator,
+        )
+
+    def _check_adjacency(self, run: DPGIBO) -> None:
+        if self._choice is not None and run.adjacency != ADJACENCY:
+            raise InvalidArgumentError(
+                f"method_options must keep adjacency={ADJACENCY!r} if space has "
+                f"categories ({[*self._task.space.choices]}), got {run.adjacency!r}."
+            )
+
+    def _descend(
+        self, run: DPGIBO, start: Params
+    ) -> tuple[Params, list[dict[str, Any]]]:
+        """Return the parameters that gradients lead to, and the steps."""
+        space = self._task.space
+        fixed = {name: start[name] for name in space.choices}
+
+        def losses(X: torch.Tensor) -> torch.Tensor:
+            points = [
+                [(weight, {**params, **fixed}) for weight, params in space.models_at(x)]
+                for x in X.tolist()
+            ]
+            return self._evaluation.interpolated(points)
+
+        result = run.run(losses, progress=False)
+        steps = [
+            {
+                "params": {**space.rounded(step.x.tolist()), **fixed},
+                "noise_std": step.noise_std,
+            }
+            for step in result.history
+        ]
+        # The mean of the later iterates has less noise, at no further privacy cost.
+        return {**space.rounded(result.average.tolist()), **fixed}, steps
+
+    def _make_valuer(self, score: GDP, adjacency: str) -> GaussianMechanism:
+        low, high = self._loss_range
+        return GaussianMechanism(
+            score,
+            sensitivity=mean_sensitivity(high - low, self._evaluation.num_records),
+            adjacency=adjacency,
+            generator=self._task.generator,
+        )
+
+    def _release_score(self, mechanism: GaussianMechanism, params: Params) -> float:
+        low = self._loss_range[0]
+        private = (self._evaluation.losses([params]) - low).mean(dim=0)
+        return low + float(mechanism.release(private, ledger=self._task.ledger))
+
+    @property
+    def _loss_range(self) -> tuple[float, float]:
+        loss_range = self._evaluation.scoring.loss_range
+        assert loss_range is not None
+        return loss_range
+
+    def _certified_plan(self) -> dict[str, Any]:
+        """Return what was chosen and why, for the certificate."""
+        plan, task = self.plan, self._task
+        found: dict[str, Any] = {"method": plan.method}
+        if task.is_auto:
+            found = {"method": f"auto: {plan.method}", "reason": plan.reason}
+        if plan.choice is not None:
+            found["num_candidates"] = plan.num_candidates
+            found["choice_epsilon"] = float(f"{plan.choice.epsilon:.6g}")
+        if task.max_evaluations is not None or task.is_auto:
+            found["max_evaluations"] = task.max_evaluations or _usual_limit(task.space)
+        return found
+
+
+def _usual_limit(space: SearchSpace) -> int:
+    """Return how many models may be trained by default."""
+    return max(60, 10 * (len(space.numbers) + len(space.choices) + 1))
+
+
+def _num_candidates(task: Task, limit: int | None) -> int:
+    if task.num_candidates is not None:
+        return check_count("num_candidates", task.num_candidates, minimum=2)
+    usual = NUM_CANDIDATES["stable"]
+    return usual if limit is None else min(usual, max(2, limit // 2))
+
+
+def _gradient_share(task: Task) -> float:
+    return 1 - _SHARE_OF_SCORE if task.release_score else 1.0
+
+
+def _gaussian_shares(plan: SearchPlan, has_score: bool) -> tuple[Guarantee, GDP | None]:
+    """Return the guarantees of all gradients together, and of the score."""
+    left = plan.guarantee
+    if plan.choice is not None:
+        left = after_choice(left, plan.choice.epsilon)
+    if not has_score:
+        return left, None
+    mu = left.to_gdp().mu
+    gradients = GDP(mu * math.sqrt(1 - _SHARE_OF_SCORE))
+    return gradients, GDP(mu * math.sqrt(_SHARE_OF_SCORE))
+
+
+def _shares_of_a_scored_choice(guarantee: Guarantee) -> tuple[Guarantee, PureDP]:
+    """Return the guarantee of a choice with its score, and the half for the choice."""
+    whole = guarantee if isinstance(guarantee, ApproxDP) else guarantee.to_pure()
+    return whole, PureDP(whole.epsilon / 2)
