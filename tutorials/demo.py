@@ -68,11 +68,7 @@ def probabilities(x: torch.Tensor, images: np.ndarray) -> np.ndarray:
 
 
 def losses(X: torch.Tensor, data: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
-    """Return the log loss of every record (a row) at every point (a column).
-
-    The error rate would not work: it is piecewise constant, so nearby points have the
-    same loss and its gradient is zero.
-    """
+    """Return the log loss of every record (a row) at every point (a column)."""
     images, digits = data
     right = [probabilities(x, images)[np.arange(len(digits)), digits] for x in X]
     return -torch.from_numpy(np.stack(right, axis=-1)).clamp(min=1e-4).log()
