@@ -41,7 +41,7 @@ from botorch_dp.integrations.sklearn import PrivateSearch, Real
 Data = tuple[Any, Any]
 EPSILONS = (0.5, 1.0, 3.0)
 DELTA = 1e-5
-# Models that every search may train: as many as ten steps of three points, and two.
+# Models that every search may train.
 NUM_FITS = 32
 SPACE = {
     "nystroem__gamma": Real(1e-4, 1.0, log=True),
@@ -138,6 +138,7 @@ def replication(parts: list[Data], seed: int) -> dict[str, float]:
                 ApproxDP(epsilon, DELTA),
                 method=method,
                 num_candidates=NUM_FITS,
+                max_evaluations=NUM_FITS if method == "dp-gibo" else None,
                 random_state=seed,
             ).fit(X, y, X_val=X_val, y_val=y_val)
             found[f"{method}, epsilon = {epsilon:g}"] = percent(search)

@@ -54,6 +54,9 @@ from botorch_dp.privacy.budget import (
 
 # The share of mu^2 of all Gaussian releases that a score gets; gradients get the rest.
 _SHARE_OF_SCORE = 0.1
+# The epsilon times n of a choice before gradients: noise of 0.005 ranges on each mean
+# loss. Scores of models often differ by a few hundredths of the range.
+_CHOICE_SIGNAL = 400.0
 # The options of DPGIBO that set the number of points a step.
 _POINTS_A_STEP = {"batch_size", "tolerance"}
 
@@ -88,7 +91,7 @@ def plan_automatically(task: Task, evaluation: Evaluation) -> SearchPlan:
     }
     if space.choices or space.num_points <= MOST_CANDIDATES:
         return plan_mixed_search(num_points=space.num_points, **facts)
-    return plan_search(**facts)
+    return plan_search(choice_signal=_CHOICE_SIGNAL, **facts)
 
 
 def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from botorch_dp._validation import check_count, check_range
+from botorch_dp._validation import check_count, check_positive, check_range
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.gibo.descent_plan import DescentPlan, plan_descent
 from botorch_dp.privacy.budget import after_choice
@@ -32,8 +32,9 @@ _MOST_EXPLORED = 6
 _NUM_EXPLORED, _FEWEST_EXPLORED = 100, 8
 # The epsilon of the choice times n: noise of 0.02 ranges on each mean loss.
 _CHOICE_SIGNAL = 100.0
-# Below this, the noise on the largest of 100 scores is a quarter of the range.
-_LEAST_CHOICE_SIGNAL = 40.0
+# Below this share of it, the noise on the largest of 100 scores is a quarter of the
+# range, and there is no choice.
+_LEAST_SHARE_OF_SIGNAL = 0.4
 _SHARE_OF_CHOICE = 0.3
 # The number of candidates of a pure choice.
 _FEWEST_CANDIDATES, _MOST_CANDIDATES = 16, 200
@@ -117,6 +118,7 @@ def plan_search(
     explore: bool | None = None,
     point_cost: int = 1,
     gradient_share: float = 1.0,
+    choice_signal: float = _CHOICE_SIGNAL,
 ) -> SearchPlan:
     """Choose a method and its settings from public facts alone.
 
@@ -133,6 +135,9 @@ def plan_search(
             models whose losses are interpolated. A point of the choice needs one.
         gradient_share: The share of mu squared of all Gaussian releases that gradients
             get, if there are others, such as a score.
+        choice_signal: The epsilon of a choice before gradients, times n, that
+            suffices. It should be larger if mean losses differ by a small part of their
+            range.
 
     Example:
         >>> from botorch_dp import ApproxDP
@@ -156,7 +161,7 @@ def plan_search(
     if isinstance(guarantee, PureDP) or is_too_few:
         return _plan_choice(n, guarantee, loss_range, max_evaluations, explore)
     choice, count, reason = _plan_exploration(
-        n, d, guarantee, loss_range, max_evaluations, explore, cost
+        n, d, guarantee, loss_range, max_evaluations, explore, cost, choice_signal
     )
     plan = SearchPlan(
         num_candidates=count,
@@ -253,6 +258,7 @@ def _plan_exploration(
     max_evaluations: int | None,
     explore: bool | None,
     point_cost: int,
+    choice_signal: float,
 ) -> tuple[PureDP | None, int, str]:
     """Return the first choice, the number of its points, and the reason."""
     if explore is False:
@@ -266,11 +272,13 @@ def _plan_exploration(
     count = _NUM_EXPLORED
     if max_evaluations is not None:
         count = min(count, max_evaluations // 3)
-    choice = _guarantee_of_choice(n, guarantee)
+    choice = _guarantee_of_choice(
+        check_positive("choice_signal", choice_signal) / n, guarantee
+    )
     if not explore:
         if d > _MOST_EXPLORED:
             return None, 0, f"in {d} dimensions the start is as good as many points"
-        if choice.epsilon * n < _LEAST_CHOICE_SIGNAL:
+        if choice.epsilon * n < _LEAST_SHARE_OF_SIGNAL * choice_signal:
             return None, 0, f"{n} records are too few for a choice with this budget"
         too_few = (
             max_evaluations is not None
@@ -284,8 +292,7 @@ def _plan_exploration(
     return choice, max(2, count), reason
 
 
-def _guarantee_of_choice(n: int, guarantee: Guarantee) -> PureDP:
-    enough = _CHOICE_SIGNAL / n
+def _guarantee_of_choice(enough: float, guarantee: Guarantee) -> PureDP:
     if isinstance(guarantee, ApproxDP):
         return PureDP(min(enough, _SHARE_OF_CHOICE * guarantee.epsilon))
     mu = guarantee.to_gdp().mu * math.sqrt(_SHARE_OF_CHOICE)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
-from sklearn.svm import SVC, LinearSVC
+from sklearn.svm import SVC
 
 from botorch_dp import GDP, RDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import (
@@ -210,6 +210,19 @@ class TestSpends:
         assert Constant.num_fits == before
         assert len(ledger) == 1
 
+    @pytest.mark.parametrize("epsilon", [0.8, 1.0])
+    def test_refused_if_it_can_pay_for_each_stage_and_not_for_both(self, epsilon):
+        """The choice and the gradients cost an epsilon of about a half each."""
+        ledger = Ledger(cap=ApproxDP(epsilon, 1e-5))
+        before = Constant.num_fits
+        if epsilon == 1.0:
+            assert auto(MIXED, ledger=ledger).plan_.method == BOTH
+            return
+        with pytest.raises(BudgetExceededError, match="Nothing was "):
+            auto(MIXED, ledger=ledger)
+        assert Constant.num_fits == before
+        assert len(ledger) == 0
+
     def test_a_large_delta_is_warned_of_once(self):
         for space in (NUMBERS, MIXED, CATEGORIES):
             with pytest.warns(WeakGuaranteeWarning, match="delta above one") as caught:
@@ -301,11 +314,10 @@ class TestErrors01:
 
     def test_by_default_without_probabilities(self, records):
         X, y, data, _ = records
-        for model in (LinearSVC(), SVC()):
-            search = PrivateSearch(
-                model, {"C": Real(1e-3, 1e3, log=True)}, BUDGET, max_evaluations=4
-            ).fit(X, y, **data)
-            assert "scoring=accuracy" in str(search.certificate_)
+        search = PrivateSearch(
+            SVC(), {"C": Real(1e-3, 1e3, log=True)}, BUDGET, max_evaluations=4
+        ).fit(X, y, **data)
+        assert "scoring=accuracy" in str(search.certificate_)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class TestOneRecord:
             scores.append(search.best_score_)
         assert abs(scores[0] - scores[1]) <= 1.0 / N + 1e-6
 
-    @pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+    @pytest.mark.parametrize("method", ["auto", "dp-gibo", "stable"])
     @pytest.mark.parametrize("backend", ["sequential", "threading"])
     def test_says_nothing(self, record, method, backend, capfd, caplog):
         with (
@@ -163,9 +163,8 @@ class TestOneRecord:
             joblib.parallel_config(backend),
         ):
             warnings.simplefilter("always")
-            search_of(method, num_candidates=4, num_steps=None, n_jobs=2).fit(
-                *TRAIN, **private(record)
-            )
+            settings = {} if method == "auto" else {"num_candidates": 4}
+            search_of(method, n_jobs=2, **settings).fit(*TRAIN, **private(record))
         LIBC.fflush(None)
         assert caught == []
         assert capfd.readouterr() == ("", "")
@@ -373,6 +372,16 @@ class TestParts:
             search_of(loss_range=(0.0, 1e306)).fit(*TRAIN, **private())
 
 
+HIDING = {
+    "auto": {"guarantee": PureDP(1e-9), "max_evaluations": 4},
+    # No noise hides all digits, so steps are signs.
+    "dp-gibo": {
+        "guarantee": ApproxDP(1e-9, 1e-12),
+        "num_steps": 2,
+        "method_options": {"update": torch.optim.Rprop, "step_size": 0.1},
+    },
+    "stable": {"guarantee": ApproxDP(1e-9, 1e-12), "num_candidates": 4},
+}
 PUBLIC = {
     "best_params_",
     "best_estimator_",
@@ -382,7 +391,7 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+@pytest.mark.parametrize("method", [*HIDING])
 def test_nothing_else_is_published(method):
     """Neither new attributes, nor how many records could not be read."""
     training = (np.zeros((20, 1), dtype=int), np.zeros(20))
@@ -390,14 +399,7 @@ def test_nothing_else_is_published(method):
     for first in (0, 0.5):  # the second is no whole number
         X_val = np.zeros((N, 1))
         X_val[0] = first
-        steps = 2 if method == "dp-gibo" else None
-        search = search_of(
-            method, ApproxDP(1e-9, 1e-12), num_candidates=2, num_steps=steps
-        )
-        if method == "dp-gibo":
-            search.set_params(
-                method_options={"update": torch.optim.Rprop, "step_size": 0.1}
-            )
+        search = search_of(method, **HIDING[method])
         search.fit(*training, X_val=X_val, y_val=np.zeros(N))
         published = {name for name in vars(search) if name.endswith("_")}
         assert published - {"plan_"} == PUBLIC
@@ -429,24 +431,14 @@ def test_private_records_are_no_arguments_of_fit():
             search_of().fit(*TRAIN, **data, eval_set=held)
 
 
-@pytest.mark.parametrize("method", ["dp-gibo", "stable"])
+@pytest.mark.parametrize("method", [*HIDING])
 def test_equal_releases_leave_equal_searches(method, monkeypatch):
     """Two data sets that differ in everything, noise that hides everything."""
     found = []
     for level in (0.1, 0.9):
         rng = np.random.default_rng(2)
         data = {"X_val": np.zeros((N, 1)), "y_val": rng.normal(level, 0.1, size=N)}
-        search = search_of(
-            method,
-            guarantee=ApproxDP(1e-9, 1e-12),
-            num_steps=2 if method == "dp-gibo" else None,
-            num_candidates=4,
-        )
-        if method == "dp-gibo":  # no noise hides all digits: let steps be signs
-            search.set_params(
-                method_options={"update": torch.optim.Rprop, "step_size": 0.1}
-            )
-        search.fit(*TRAIN, **data)
+        search = search_of(method, **HIDING[method]).fit(*TRAIN, **data)
         found.append(vars(search))
     assert str(found[0]) == str(found[1])
     assert pickle.dumps(found[0]) == pickle.dumps(found[1])

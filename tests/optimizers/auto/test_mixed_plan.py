@@ -119,6 +119,20 @@ class TestNumbers:
         points = 0 if plan.descent is None else plan.descent.num_evaluations
         assert plan.num_evaluations == plan.num_candidates + cost * points <= most
 
+    @pytest.mark.parametrize(
+        ("n", "epsilon"), [(10_000, 0.04), (1_000, 0.3), (534, 0.3), (533, None)]
+    )
+    def test_epsilon_of_a_choice_that_has_to_be_exact(self, n, epsilon):
+        """400 / n, but at most 0.3 of epsilon, and none below 160 / n."""
+        plan = plan_search(
+            num_records=n,
+            dim=2,
+            guarantee=BUDGET,
+            loss_range=(0.0, 1.0),
+            choice_signal=400.0,
+        )
+        assert plan.choice == (None if epsilon is None else PureDP(epsilon))
+
     def test_too_few_for_a_gradient(self):
         facts = {"num_records": 500, "dim": 2, "guarantee": BUDGET}
         facts |= {"max_evaluations": 5, "point_cost": 3}
