@@ -2,12 +2,20 @@
 
 import json
 import math
+import statistics
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from benchmarks._arena_cells import CELLS, REPORT
+from benchmarks._arena_report import DIMS as BY_DIM
+from benchmarks._arena_report import SIGNALS as BY_SIGNAL
+from benchmarks._arena_store import load
+from benchmarks._arena_verdicts import best, mean_regret
+from benchmarks._common import RESULTS
+from benchmarks.contenders import ALTERNATIVE, NO_SEARCH
 from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger, expect
 from botorch_dp.privacy import GaussianEvent
 
@@ -119,6 +127,30 @@ def expectation() -> str:
     return f"{expect(800, 20, ApproxDP(1.0, DELTA))}\n"
 
 
+def arena_table() -> str:
+    """Return mean regrets of the arena's reported cells, by n epsilon and method."""
+    results = load(RESULTS / "arena.json")
+    cells = {name: one for name, one in results.items() if CELLS[name].half == REPORT}
+    columns = {
+        "no search": lambda cell: mean_regret(cell, NO_SEARCH),
+        "permute-and-flip, 1,000 points": lambda cell: mean_regret(
+            cell, "permute-and-flip 1000"
+        ),
+        "best alternative": lambda cell: mean_regret(cell, best(cell, ALTERNATIVE)),
+        "`minimize`": lambda cell: mean_regret(cell, "minimize"),
+        "random search, NOT private": lambda cell: mean_regret(cell, "random search"),
+    }
+    rows = [f"| | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
+    for buckets in (BY_SIGNAL, BY_DIM):
+        for label, is_inside in buckets.items():
+            inside = [one for name, one in cells.items() if is_inside(CELLS[name])]
+            if inside:
+                means = (statistics.mean(map(of, inside)) for of in columns.values())
+                shown = " | ".join(f"{max(0.0, mean):.4f}" for mean in means)
+                rows.append(f"| {label} ({len(inside)} cells) | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """Return the names of the computed fragments, and their text."""
     yield "epsilon_table.inc", epsilon_table()
@@ -129,3 +161,4 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "citation.inc", bibtex()
     yield "expectation_table.inc", expectation_table()
     yield "expectation.inc", expectation()
+    yield "arena_table.inc", arena_table()
