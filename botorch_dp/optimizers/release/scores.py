@@ -21,9 +21,9 @@ Smoothing can choose a candidate that was never evaluated, at the price of a cho
 among more candidates. All scores are minus the estimated loss: higher is better.
 """
 
-import math
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -40,8 +40,8 @@ METHODS = ("evaluated", "per-record", "linear")
 _BLOCK = 2**23
 # The number of multiplications that scoring record by record may take: a minute or so.
 _AFFORDABLE = 5e11
-# How many draws estimate what is lost without noise, and at how many candidates.
-_DRAWS, _CANDIDATES_OF_DRAWS = 64, 500
+# How many draws estimate the error of a choice, and at how many candidates.
+_DRAWS, _CANDIDATES_OF_DRAWS = 256, 500
 
 
 class StableScores:
@@ -102,18 +102,23 @@ class StableScores:
     def error(self, method: str, epsilon: float, prior_std: float) -> float:
         """Return how much worse the choice is expected to be than the best candidate.
 
-        The sum of two public numbers: the noise of a choice among N candidates, 2 Delta
-        log(N) / epsilon, and the regret that would remain without noise if the mean
-        loss were a draw of the Gaussian process.
+        This is a public number: the mean regret of choices with the noise of this
+        method, if the mean loss were a draw of the Gaussian process.
 
         Args:
             method: One of ``METHODS``.
             epsilon: The epsilon of the choice.
             prior_std: The standard deviation of the mean loss, in units of the loss.
         """
-        scale = 2 * self.sensitivity(method) / epsilon
-        regret = self._regrets["evaluated" if method == "evaluated" else "smooth"]
-        return scale * math.log(len(self.candidates(method))) + prior_std * regret
+        draws, noise = self._draws
+        known = draws[: len(self._evaluated)]
+        scores = known
+        if method != "evaluated":
+            scores = self._weights_of(self._candidates[self._drawn]) @ known
+        scale = 2 * self.sensitivity(method) / (epsilon * prior_std)
+        noisy = scores + scale * noise[: len(scores)]
+        found = draws.gather(0, noisy.argmax(dim=0, keepdim=True))
+        return prior_std * float((draws.amax(dim=0) - found).mean())
 
     def sensitivity(self, method: str) -> float:
         """Return how much one record changes the score of any candidate at most."""
@@ -166,33 +171,32 @@ class StableScores:
         return self._smooth_records(centred, weights).squeeze(0)
 
     @cached_property
-    def _regrets(self) -> dict[str, float]:
-        """The mean regrets of exact choices, over seeded draws of the process.
+    def _drawn(self) -> list[int]:
+        """The candidates at which draws are made: first the evaluated ones."""
+        step = max(1, len(self._candidates) // _CANDIDATES_OF_DRAWS)
+        others = set(range(0, len(self._candidates), step)) - set(self._evaluated)
+        return [*self._evaluated, *sorted(others)]
 
-        ``"evaluated"`` is that of the best evaluated point, ``"smooth"`` that of the
-        best prediction, both compared with the best of some of the candidates.
+    @cached_property
+    def _draws(self) -> tuple[Tensor, Tensor]:
+        """Seeded draws of the process, and exponential noise for each candidate.
+
+        A candidate that was not evaluated stands for several, with the largest noise of
+        all of them.
         """
-        points, evaluated = self._candidates, self._evaluated
-        step = max(1, len(points) // _CANDIDATES_OF_DRAWS)
-        others = set(range(0, len(points), step)) - set(evaluated)
-        chosen = [*evaluated, *sorted(others)]
-        X = points[torch.tensor(chosen, device=points.device)]
+        T, count = len(self._evaluated), len(self._drawn)
+        points = self._candidates[self._drawn]
         with torch.no_grad():
-            covariance = kernel_value(self._dictionary.kernel, X, X)
+            covariance = kernel_value(self._dictionary.kernel, points, points)
             root = psd_safe_cholesky(covariance)
         generator = torch.Generator("cpu").manual_seed(0)
-        normal = torch.randn(
-            len(X), _DRAWS, generator=generator, dtype=torch.float64, device="cpu"
-        )
-        draws = root @ normal.to(root)  # gains: larger is better
-        known = draws[: len(evaluated)]
-        best = draws.amax(dim=0)
-        predicted = self._weights_of(X) @ known
-        found = draws.gather(0, predicted.argmax(dim=0, keepdim=True))
-        return {
-            "evaluated": float((best - known.amax(dim=0)).mean()),
-            "smooth": float((best - found).mean()),
-        }
+        on_cpu: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+        normal = torch.randn(count, _DRAWS, generator=generator, **on_cpu)
+        uniform = torch.rand(count, _DRAWS, generator=generator, **on_cpu)
+        if count > T:
+            uniform[T:] **= (count - T) / (len(self._candidates) - T)
+        noise = -torch.log1p(-uniform)
+        return root @ normal.to(root), noise.to(root)
 
     def _smooth_records(self, centred: Tensor, weights: Tensor) -> Tensor:
         total = weights.new_zeros(len(weights))

@@ -36,7 +36,7 @@ class StableRelease(ReleaseStrategy):
         account: The account that is charged for every release.
         scoring: How candidates are scored: ``"evaluated"``, ``"per-record"`` or
             ``"linear"`` (:mod:`botorch_dp.optimizers.release.scores`); by default the
-            one with the smallest error that can be computed from public numbers.
+            one with the smallest regret in a simulation with public numbers only.
     """
 
     guarantees = (PureDP, ApproxDP)

@@ -99,30 +99,43 @@ class TestScores:
             size = scores.value_sensitivity(method)
             assert abs(found[0] - found[1]) <= size * (1 + 1e-9)
 
-    def test_error_is_noise_and_regret(self):
-        # The noise in closed form; the regret of the best of T by other draws.
+    @pytest.mark.parametrize("method", METHODS)
+    def test_error_is_that_of_simulated_choices(self, method):
+        # Other draws of the process, other noise: permute-and-flip as noisy maximum.
         scores, weights = make_scores(n=100, T=4)
-        noise = 2 * scores.sensitivity("evaluated") / 0.5
-        regret = scores.error("evaluated", 0.5, 1.0) - noise * math.log(4)
         root = torch.linalg.cholesky(
             scores._dictionary.kernel(candidates()).to_dense()
             + 1e-10 * torch.eye(40, **DOUBLE)
         )
-        draws = root @ torch.randn(40, 20_000, generator=seeded(5), **DOUBLE)
-        best, known = draws.amax(dim=0), draws[[3, 8, 20, 31]]
-        expected = best - known.amax(dim=0)
-        # 64 draws: five standard errors.
-        error = 5 * float(expected.std()) / 8
-        assert regret == pytest.approx(float(expected.mean()), abs=error)
-        found = draws.gather(0, (weights @ known).argmax(dim=0, keepdim=True))
-        expected = best - found.squeeze(0)
-        noise = 2 * scores.sensitivity("per-record") / 0.5
-        regret = scores.error("per-record", 0.5, 1.0) - noise * math.log(40)
-        error = 5 * float(expected.std()) / 8
-        assert regret == pytest.approx(float(expected.mean()), abs=error)
-        # Units of the loss, and the noise of linear scores.
-        twice = scores.error("linear", 0.5, 2.0) - scores.error("linear", 0.5, 1.0)
-        assert twice == pytest.approx(regret)
+        num, prior_std, epsilon = 20_000, 0.4, 0.5
+        draws = prior_std * root @ torch.randn(40, num, generator=seeded(5), **DOUBLE)
+        evaluated = [3, 8, 20, 31]
+        known = draws[evaluated]
+        values = known if method == "evaluated" else weights @ known
+        noise = torch.rand(values.shape, generator=seeded(6), **DOUBLE).log().neg()
+        scale = 2 * scores.sensitivity(method) / epsilon
+        chosen = (values + scale * noise).argmax(dim=0)
+        if method == "evaluated":
+            chosen = torch.tensor(evaluated, device=CPU)[chosen]
+        regret = draws.amax(dim=0) - draws.gather(0, chosen.unsqueeze(0)).squeeze(0)
+        # 256 draws: four standard errors.
+        error = 4 * float(regret.std()) / 16
+        found = scores.error(method, epsilon, prior_std)
+        assert found == pytest.approx(float(regret.mean()), abs=error)
+
+    def test_a_candidate_may_stand_for_many(self, monkeypatch):
+        # Every fourth of 40, with the largest noise of about four.
+        whole, _ = make_scores(n=100, T=4)
+        monkeypatch.setattr(scores_module, "_CANDIDATES_OF_DRAWS", 10)
+        part, _ = make_scores(n=100, T=4)
+        assert len(part._drawn) < 15
+        assert part._drawn[:4] == whole._drawn[:4] == [3, 8, 20, 31]
+        few, noise = len(part._drawn) - 4, part._draws[1]
+        # The mean of the maximum of k exponentials is 1 + 1/2 + ... + 1/k.
+        most = sum(1 / k for k in range(1, math.ceil(36 / few) + 1))
+        least = sum(1 / k for k in range(1, math.floor(36 / few) + 1))
+        assert least - 0.1 < float(noise[4:].mean()) < most + 0.1
+        assert float(noise[:4].mean()) == pytest.approx(1.0, abs=0.15)
 
     def test_method_has_the_smallest_error(self):
         for n, epsilon, expected in ((7, 0.01, "evaluated"), (10**5, 1.0, None)):
