@@ -60,6 +60,11 @@ class Cell:
         return HALVES[digest[-1] % 2]
 
     @property
+    def first_seed(self) -> int:
+        """The first seed: nothing is chosen on the records and optima to report."""
+        return 0 if self.half == CHOOSE else 1000
+
+    @property
     def signal(self) -> float:
         """The number of records times epsilon."""
         return self.num_records * self.epsilon

@@ -1,5 +1,6 @@
 """The tables and the picture of the arena, from its stored results."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,19 @@ from benchmarks._arena_verdicts import (
     of_kind,
 )
 from benchmarks._common import RESULTS, Row, table
-from benchmarks.contenders import ALTERNATIVE, CONTENDERS, NOT_PRIVATE, OURS
+from benchmarks.contenders import (
+    ALTERNATIVE,
+    CONTENDERS,
+    NO_SEARCH,
+    NOT_PRIVATE,
+    OURS,
+)
 
 # The least n epsilon from which a method should be near one that is not private.
 LARGE_SIGNAL = 5000
 NEAR = 0.1
+# The least regret in the picture: smaller ones are drawn here.
+LEAST_SHOWN = 5e-4
 Buckets = Mapping[str, Callable[[Cell], bool]]
 
 
@@ -55,7 +64,7 @@ TEXT = {
     CHOOSE: """Cells to choose defaults on""",
     REPORT: """Cells that only report
 
-No default was chosen on these cells.""",
+No default was chosen on these cells, and their records and optima are other draws.""",
 }
 INTRODUCTION = """\
 Our methods, private alternatives of 20 to 40 lines each (`benchmarks/contenders`), and
@@ -211,7 +220,8 @@ def draw(results: Results, path: Path) -> None:
             x, y = _line(results, name, in_dims)
             label = f"{name} (NOT private)" if "ls" in style else name
             panel.plot(x, y, label=label, **style)
-        panel.set(title=title, xscale="log", yscale="log", ylim=(5e-4, 1))
+        panel.set(title=title, xscale="log", yscale="log")
+        panel.set_ylim(LEAST_SHOWN / 1.3, 1.2)
         panel.grid(alpha=0.3)
     for panel in panels[2:]:
         panel.set_xlabel("n × epsilon")
@@ -235,7 +245,7 @@ def _line(
         if regrets:
             x.append(float(centre))
             # Regret can be slightly negative: the least loss is found by local search.
-            y.append(max(statistics.mean(regrets), 5e-4))
+            y.append(max(statistics.mean(regrets), LEAST_SHOWN))
     return x, y
 
 
@@ -245,7 +255,30 @@ def page_of(folder: Path) -> str:
     return markdown(load(folder / "arena.json"), real)
 
 
-def write_report(folder: Path = RESULTS) -> None:
-    """Write ``arena.md`` and ``arena.png`` from the results in a folder."""
+def measured(results: Results) -> list[list[float]]:
+    """Return n epsilon, d and what ``minimize`` leaves of the start's regret.
+
+    One row for each cell, as :func:`botorch_dp.expect` reads them.
+    """
+    rows = []
+    for name, cell in results.items():
+        if "minimize" in cell and NO_SEARCH in cell:
+            start = mean_regret(cell, NO_SEARCH)
+            left = max(0.0, mean_regret(cell, "minimize")) / start
+            rows.append([CELLS[name].signal, CELLS[name].dim, float(f"{left:.3g}")])
+    return sorted(rows)
+
+
+def write_report(folder: Path = RESULTS, expectations: Path | None = None) -> None:
+    """Write ``arena.md`` and ``arena.png`` from the results in a folder.
+
+    Args:
+        folder: The folder with the results.
+        expectations: The file that ``botorch_dp.expect`` reads, or None.
+    """
+    results = load(folder / "arena.json")
     (folder / "arena.md").write_text(page_of(folder))
-    draw(load(folder / "arena.json"), folder / "arena.png")
+    draw(results, folder / "arena.png")
+    if expectations is not None and (rows := measured(results)):
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+        expectations.write_text(f"[\n{lines}\n]\n")

@@ -21,8 +21,10 @@ from benchmarks._arena_store import Found, load, merge, save
 from benchmarks._common import RESULTS, completed
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.problems.arena_tasks import make_task
+from botorch_dp.optimizers.auto import expect
 
 PATH = RESULTS / "arena.json"
+EXPECTATIONS = Path(expect.__file__).with_name("measured.json")
 NUM_SEEDS = 5
 # The seeds to run of each method, in cells of one task, dimension and n.
 Todo = dict[Cell, dict[str, range]]
@@ -48,22 +50,23 @@ def groups(
 
     Cells that differ in epsilon alone share the records and all exact means.
     """
-    by_task: dict[tuple[str, int, int], Todo] = {}
+    by_task: dict[tuple[str, int, int, str], Todo] = {}
     for cell in sorted(cells, key=lambda cell: -cell.num_records * cell.dim):
         todo = missing(cell, results.get(cell.name, {}), methods, seeds)
         if todo:
-            key = (cell.task, cell.dim, cell.num_records)
+            key = (cell.task, cell.dim, cell.num_records, cell.half)
             by_task.setdefault(key, {})[cell] = todo
     yield from by_task.values()
 
 
 def run_group(todo: Todo) -> Found:
-    """Run methods on cells of one task, dimension and number of records."""
+    """Run methods on cells of one half, task, dimension and number of records."""
     found: Found = {cell.name: {} for cell in todo}
     first = next(iter(todo))
     seeds = sorted({seed for run in todo.values() for r in run.values() for seed in r})
     for seed in seeds:
-        task = make_task(first.task, first.dim, first.num_records, seed)
+        drawn = first.first_seed + seed
+        task = make_task(first.task, first.dim, first.num_records, drawn)
         least = task.least()
         shared: dict[str, tuple[float, float]] = {}
         for cell, methods in todo.items():
@@ -73,7 +76,7 @@ def run_group(todo: Todo) -> Found:
                     start = time.perf_counter()
                     try:
                         with warnings.catch_warnings(action="ignore"):
-                            x = method.run(task, cell.epsilon, seed)
+                            x = method.run(task, cell.epsilon, drawn)
                     except Exception as error:
                         error.add_note(f"{name} failed in {cell.name}, seed {seed}.")
                         raise
@@ -151,7 +154,7 @@ def main() -> None:
     elif not options.table:
         cells = select(options.half, options.cells)
         run(cells, choose_methods(options.methods), options.seeds, options.jobs)
-    write_report()
+    write_report(expectations=EXPECTATIONS)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PrivateBO,
         RandomSearch,
         StepSchedule,
+        expect,
         minimize,
     )
     from botorch_dp.privacy import (
@@ -76,6 +77,7 @@ __all__ = [
     "RandomSearch",
     "StepSchedule",
     "SubsampledGaussianMechanism",
+    "expect",
     "minimize",
     "optimal_design",
 ]

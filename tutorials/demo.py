@@ -19,104 +19,142 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from botorch_dp import DPGIBO, GDP, RandomSearch
+from botorch_dp import GDP, Ledger, PrivateBO, RandomSearch, minimize
 from botorch_dp.plots import plot_convergence, plot_ledger
 
-PICTURE = Path(sys.argv[1] if sys.argv[1:] else "build/demo.png")
-NUM_STEPS = 20
-
-mpl.use("Agg")
-threadpool_limits(1)  # the matrices are small: more threads would be slower
-
-
-def split_digits(seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Return 500 public training images, 897 private ones and 400 public test images.
-
-    All are divided by the standard deviation of the training images.
-    """
-    images, digits = load_digits(return_X_y=True)
-    train, rest, train_y, rest_y = train_test_split(
-        images, digits, train_size=500, stratify=digits, random_state=seed
-    )
-    private, test, private_y, test_y = train_test_split(
-        rest, rest_y, test_size=400, stratify=rest_y, random_state=seed
-    )
-    scale = train.std()
-    return (
-        (train / scale, train_y),
-        (private / scale, private_y),
-        (test / scale, test_y),
-    )
-
-
-TRAIN, PRIVATE, TEST = split_digits()
-
+GUARANTEE = GDP(mu=1.0)
+DELTA = 1e-5
 # C, and a factor for each of 8 rows: log scales, with scikit-learn's defaults (C = 1,
 # all pixels alike) in the middle.
 LOWER, UPPER = [1e-3] + [0.25] * 8, [1e3] + [4.0] * 8
 BOUNDS = torch.tensor([LOWER, UPPER], dtype=torch.float64)
 DEFAULTS = torch.ones(9, dtype=torch.float64)
+# A probability counts as at least 1e-4, so that the log loss has a range.
+LEAST_PROBABILITY = 1e-4
+LOSS_RANGE = (0.0, -float(np.log(LEAST_PROBABILITY)))
+RANDOM, CHOICE = "random search, NOT private", "the best of 200, by permute-and-flip"
+FOUND = "minimize (DP-GIBO), private"
 
 
-def probabilities(x: torch.Tensor, images: np.ndarray) -> np.ndarray:
-    """Train with the hyperparameters x, and predict the classes of other images."""
-    rows = np.repeat(x[1:].numpy(), 8)
-    features = Nystroem(gamma=1 / 64, random_state=0).fit(TRAIN[0] * rows)
-    model = LogisticRegression(C=float(x[0]), max_iter=1000)
-    model.fit(features.transform(TRAIN[0] * rows), TRAIN[1])
-    return model.predict_proba(features.transform(images * rows))
+class Digits:
+    """500 public training images, 897 private ones and 400 public test images."""
+
+    def __init__(self, seed: int = 0) -> None:
+        images, digits = load_digits(return_X_y=True)
+        train, rest, train_y, rest_y = train_test_split(
+            images, digits, train_size=500, stratify=digits, random_state=seed
+        )
+        private, test, private_y, test_y = train_test_split(
+            rest, rest_y, test_size=400, stratify=rest_y, random_state=seed
+        )
+        scale = train.std()
+        self.train = train / scale, train_y
+        self.private = private / scale, private_y
+        self.test = test / scale, test_y
+
+    def probabilities(self, x: torch.Tensor, images: np.ndarray) -> np.ndarray:
+        """Train with the hyperparameters x, and predict the classes of images."""
+        rows = np.repeat(x[1:].numpy(), 8)
+        features = Nystroem(gamma=1 / 64, random_state=0).fit(self.train[0] * rows)
+        model = LogisticRegression(C=float(x[0]), max_iter=1000)
+        model.fit(features.transform(self.train[0] * rows), self.train[1])
+        return model.predict_proba(features.transform(images * rows))
+
+    def losses(self, X: torch.Tensor, data: tuple[np.ndarray, ...]) -> torch.Tensor:
+        """Return the log loss of every record (a row) at every point (a column)."""
+        images, digits = data
+        right = [
+            self.probabilities(x, images)[np.arange(len(digits)), digits] for x in X
+        ]
+        return (
+            -torch.from_numpy(np.stack(right, axis=-1)).clamp(LEAST_PROBABILITY).log()
+        )
+
+    def private_losses(self, X: torch.Tensor) -> torch.Tensor:
+        return self.losses(X, self.private)
+
+    def test_loss(self, X: torch.Tensor) -> torch.Tensor:
+        return self.losses(X, self.test).mean(dim=0)
+
+    def test_errors(self, x: torch.Tensor) -> float:
+        images, digits = self.test
+        return float((self.probabilities(x, images).argmax(axis=-1) != digits).mean())
 
 
-def losses(X: torch.Tensor, data: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
-    """Return the log loss of every record (a row) at every point (a column)."""
-    images, digits = data
-    right = [probabilities(x, images)[np.arange(len(digits)), digits] for x in X]
-    return -torch.from_numpy(np.stack(right, axis=-1)).clamp(min=1e-4).log()
-
-
-def test_loss(X: torch.Tensor) -> torch.Tensor:
-    return losses(X, TEST).mean(dim=0)
-
-
-def main() -> None:
-    n, d = len(PRIVATE[1]), len(DEFAULTS)
-
-    # Private. A record changes the gradient of a step by at most 2 clip_norm / n, which
-    # the noise hides. Kernel, points per step and update rule are the defaults.
-    private = DPGIBO(BOUNDS, n, GDP(mu=1.0), NUM_STEPS, clip_norm=1.0, transform="log")
-    found = private.run(lambda X: losses(X, PRIVATE), progress=True)
-
+def searches(data: Digits, *, progress: bool = True) -> tuple[dict, Ledger]:
+    """Run all searches, each with about 200 models, and return their results."""
+    n = len(data.private[1])
+    ledger = Ledger(cap=GUARANTEE)
+    found = minimize(
+        data.private_losses,
+        BOUNDS,
+        num_records=n,
+        guarantee=GUARANTEE,
+        loss_range=LOSS_RANGE,
+        transform="log",
+        ledger=ledger,
+        progress=progress,
+    )
+    # Also private, with the same budget: one choice among 200 points.
+    choice = PrivateBO(
+        bounds=BOUNDS,
+        num_records=n,
+        guarantee=GUARANTEE.to_approx(DELTA),
+        loss_range=LOSS_RANGE,
+        transform="log",
+        max_evaluations=200,
+        scoring="evaluated",
+    )
     # Not private: it returns the best of as many exact validation losses.
-    random = RandomSearch(BOUNDS, n, NUM_STEPS, batch_size=d + 1, transform="log")
-    guessed = random.run(lambda X: losses(X, PRIVATE), progress=True)
+    random = RandomSearch(BOUNDS, n, 20, batch_size=10, transform="log")
+    results = {
+        RANDOM: random.run(data.private_losses, progress=progress),
+        CHOICE: choice.run(data.private_losses, progress=progress),
+        FOUND: found,
+    }
+    return results, ledger
+
+
+def main(picture: Path) -> None:
+    data = Digits()
+    results, ledger = searches(data)
 
     # The exact validation loss of a published point would be another release, which
     # nobody has paid for. So all of them are evaluated on public images.
-    print(f"\nTuned on {n} private images, evaluated on {len(TEST[1])} public ones:")
-    print(f"\n{'':36}{'trained':>8}{'log loss':>10}{'errors':>9}")
-    for name, x, evaluations in (
-        ("scikit-learn's defaults, untuned", DEFAULTS, 1),
-        ("random search, NOT private", guessed.x, guessed.num_evaluations),
-        ("DP-GIBO, private (mu = 1)", found.x, found.num_evaluations),
-    ):
-        errors = (probabilities(x, TEST[0]).argmax(axis=-1) != TEST[1]).mean()
-        loss = float(test_loss(x.unsqueeze(0)))
-        print(f"{name:36}{evaluations:>8}{loss:>10.3f}{errors:>9.1%}")
-    epsilon = found.certificate.epsilons[1e-5]
+    print(
+        f"\nTuned on {len(data.private[1])} private images, evaluated on "
+        f"{len(data.test[1])} public ones:"
+    )
+    print(f"\n{'':38}{'trained':>8}{'log loss':>10}{'errors':>9}")
+    rows = {name: (found.x, found.num_evaluations) for name, found in results.items()}
+    for name, (x, trained) in {"no tuning": (DEFAULTS, 1), **rows}.items():
+        loss = float(data.test_loss(x.unsqueeze(0)))
+        print(f"{name:38}{trained:>8}{loss:>10.3f}{data.test_errors(x):>9.1%}")
+    found = results[FOUND]
+    epsilon = found.certificate.epsilons[DELTA]
     print(f"\nThe cost is epsilon = {epsilon:.3g} at delta = 1e-5. The certificate:")
     print(f"\n{found.certificate}")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="tight")
-    plot_convergence(guessed, test_loss, label="random search, NOT private", ax=left)
-    plot_convergence(
-        found, test_loss, initial_x=DEFAULTS, label="DP-GIBO, private", ax=left
+    plot_convergence(results[RANDOM], data.test_loss, label=RANDOM, ax=left)
+    plot_convergence(found, data.test_loss, initial_x=DEFAULTS, label=FOUND, ax=left)
+    chosen = float(data.test_loss(results[CHOICE].x.unsqueeze(0)))
+    left.axhline(chosen, color="tab:green", ls="--", label=CHOICE)
+    left.axhline(
+        float(data.test_loss(DEFAULTS.unsqueeze(0))),
+        color="0.5",
+        ls=":",
+        label="no tuning",
     )
+    left.legend(fontsize=8)
     left.set(title="What was found", ylabel="log loss on public images")
-    plot_ledger(private.ledger, ax=right).set_title("What it cost")
-    PICTURE.parent.mkdir(exist_ok=True)
-    figure.savefig(PICTURE, dpi=150)
-    print(f"\nSaved a plot of convergence and budget to {PICTURE}")
+    plot_ledger(ledger, ax=right).set_title("What it cost")
+    picture.parent.mkdir(exist_ok=True)
+    figure.savefig(picture, dpi=150)
+    print(f"\nSaved a plot of convergence and budget to {picture}")
 
 
 if __name__ == "__main__":
-    main()
+    mpl.use("Agg")
+    threadpool_limits(1)  # the matrices are small: more threads would be slower
+    main(Path(sys.argv[1] if sys.argv[1:] else "build/demo.png"))

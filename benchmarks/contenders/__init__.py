@@ -14,10 +14,11 @@ from benchmarks.contenders.evolution import evolution
 from benchmarks.contenders.noisy_bo import noisy_bo, noisy_turbo
 from benchmarks.contenders.not_private import log_ei, random_search, tpe
 from benchmarks.contenders.ours import (
+    dp_gibo,
     has_minimize,
     minimize,
     old_dp_gibo,
-    old_private_bo,
+    private_bo,
 )
 from benchmarks.contenders.selection import private_selection, sparse_vector
 from benchmarks.contenders.zeroth_order import spsa, two_point
@@ -49,7 +50,9 @@ _ALTERNATIVES |= {
 _ALL = [
     Contender("minimize", OURS, minimize, is_available=has_minimize),
     Contender("dp-gibo (old)", OURS, old_dp_gibo),
-    Contender("private-bo (old)", OURS, old_private_bo),
+    Contender("dp-gibo", OURS, dp_gibo),
+    Contender("private-bo", OURS, private_bo(adaptive=False)),
+    Contender("peek then pick", OURS, private_bo(adaptive=True)),
     *(Contender(name, ALTERNATIVE, run) for name, run in _ALTERNATIVES.items()),
     Contender("random search", NOT_PRIVATE, random_search),
     Contender("TPE", NOT_PRIVATE, tpe),

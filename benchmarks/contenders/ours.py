@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import botorch_dp
-from benchmarks.contenders.base import DELTA, gaussian_mu, seeded
+from benchmarks.contenders.base import DELTA, Run, gaussian_mu, seeded
 from benchmarks.problems.arena_tasks import ArenaTask
 from botorch_dp import DPGIBO, ApproxDP, PrivateBO
 
@@ -35,18 +35,36 @@ def old_dp_gibo(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
     return run.run(task.losses, progress=False).average
 
 
-def old_private_bo(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
-    """Run PrivateBO on the box, with its defaults and 50 steps."""
-    run = PrivateBO(
+def dp_gibo(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
+    """Run DP-GIBO from the start, as it plans itself."""
+    run = DPGIBO(
         bounds=task.bounds,
         num_records=task.num_records,
         guarantee=ApproxDP(epsilon, DELTA),
-        num_steps=50,
         loss_range=(0.0, 1.0),
-        output="point",
-        generator=seeded("private-bo (old)", seed),
+        initial_x=task.start,
+        generator=seeded("dp-gibo", seed),
     )
-    return run.run(task.losses, progress=False).x
+    return run.run(task.losses, progress=False).average
+
+
+def private_bo(*, adaptive: bool) -> Run:
+    """Return a contender: PrivateBO on the box, as it plans itself."""
+
+    def run(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
+        method = PrivateBO(
+            bounds=task.bounds,
+            num_records=task.num_records,
+            guarantee=ApproxDP(epsilon, DELTA),
+            loss_range=(0.0, 1.0),
+            initial_x=task.start,
+            adaptive=adaptive,
+            num_steps=100 if adaptive else None,
+            generator=seeded(f"private-bo {adaptive}", seed),
+        )
+        return method.run(task.losses, progress=False).x
+
+    return run
 
 
 def has_minimize() -> bool:

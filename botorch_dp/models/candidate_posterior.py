@@ -98,3 +98,21 @@ class CandidatePosterior:
         self._size += 1
         self.mean = self.mean + row * whitened
         self.variance = (self.variance - row.square()).clamp(min=0.0)
+
+    @torch.no_grad()
+    def covariance_root(self, among: Tensor) -> Tensor:
+        """Return a root of the posterior covariance of some candidates.
+
+        A standard normal vector times the root, plus the mean, is a posterior sample.
+
+        Args:
+            among: The indices of m candidates.
+
+        Returns:
+            An ``m x m`` tensor R; R R^T is the covariance, up to rounding.
+        """
+        points, rows = self._candidates[among], self._rows[: self._size, among]
+        covariance = self._kernel(points).to_dense() - rows.mT @ rows
+        # Negative eigenvalues are rounding errors.
+        values, vectors = torch.linalg.eigh(covariance)
+        return vectors * values.clamp(min=0.0).sqrt()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
+    from botorch_dp.optimizers.auto.expect import Expectation, expect
     from botorch_dp.optimizers.auto.minimize import minimize
     from botorch_dp.optimizers.auto.search_plan import SearchPlan, plan_search
     from botorch_dp.optimizers.baselines.fts import FTSDE, ThompsonSampling
@@ -47,6 +48,7 @@ __all__ = [
     "LDPBO",
     "LDPSGD",
     "DPFTSServer",
+    "Expectation",
     "FTSAgent",
     "FTSAgents",
     "FederatedResult",
@@ -69,6 +71,7 @@ __all__ = [
     "Step",
     "StepSchedule",
     "ThompsonSampling",
+    "expect",
     "longest_message",
     "mallows_weighted",
     "minimize",

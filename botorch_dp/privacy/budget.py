@@ -12,7 +12,8 @@ from botorch_dp.exceptions import (
 )
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.choice_curves import choice_mu
-from botorch_dp.privacy.events import PrivacyEvent
+from botorch_dp.privacy.composition import spent_at
+from botorch_dp.privacy.events import PrivacyEvent, PureEvent, ZCDPEvent
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms import GaussianMechanism
@@ -71,7 +72,7 @@ def share_of_a_step(
     return share
 
 
-def after_choice(guarantee: Guarantee, epsilon: float) -> GDP:
+def after_choice(guarantee: Guarantee, epsilon: float, *, secure: bool = False) -> GDP:
     """Return what Gaussian releases may cost in total beside a choice.
 
     A choice is any pure release, usually by
@@ -83,9 +84,12 @@ def after_choice(guarantee: Guarantee, epsilon: float) -> GDP:
         guarantee: The guarantee of all releases together: a ``GDP``, ``ApproxDP`` or
             ``RDP``.
         epsilon: The pure epsilon of the choice.
+        secure: Whether the noise of the releases is discrete. Only zero-concentrated
+            privacy is proven for it, so that a little less is left of an ``ApproxDP``.
 
     Returns:
-        The guarantee of all Gaussian releases together.
+        The guarantee of all Gaussian releases together; of discrete ones, mu^2 / 2 is
+        their zero-concentrated cost.
 
     Raises:
         InvalidArgumentError: If the choice leaves nothing for Gaussian releases.
@@ -95,9 +99,11 @@ def after_choice(guarantee: Guarantee, epsilon: float) -> GDP:
         >>> round(after_choice(ApproxDP(1.0, 1e-5), 0.5).mu, 4)
         0.1469
     """
-    check_gaussian(guarantee, secure=False)
+    check_gaussian(guarantee, secure)
     epsilon = check_positive("epsilon", epsilon)
-    if isinstance(guarantee, ApproxDP):
+    if isinstance(guarantee, ApproxDP) and secure:
+        mu = _discrete_mu_after_choice(guarantee, epsilon)
+    elif isinstance(guarantee, ApproxDP):
         mu = choice_mu(epsilon, guarantee.epsilon, guarantee.delta)
     elif isinstance(guarantee, RDP):
         left = guarantee.epsilon - curves.pure_rdp(epsilon, guarantee.order)
@@ -112,6 +118,27 @@ def after_choice(guarantee: Guarantee, epsilon: float) -> GDP:
             f"of {guarantee!r} for Gaussian releases, got {epsilon!r}."
         )
     return GDP(mu)
+
+
+def _discrete_mu_after_choice(guarantee: ApproxDP, epsilon: float) -> float:
+    """Return the largest mu whose zero-concentrated cost fits, or zero."""
+
+    def fits(log_mu: float) -> bool:
+        cost = (ZCDPEvent(math.exp(2 * log_mu) / 2), 1)
+        spent = spent_at(frozenset({(PureEvent(epsilon), 1), cost}), guarantee.delta)
+        return spent.amount <= guarantee.epsilon
+
+    # Continuous noise would leave more. A thousandth of that, and what costs less than
+    # an event can state, counts as nothing.
+    most = choice_mu(epsilon, guarantee.epsilon, guarantee.delta)
+    least = max(most / 1000, 2e-5)
+    if least >= most or not fits(math.log(least)):
+        return 0.0
+    lower, upper = math.log(least), math.log(most)
+    while upper - lower > 1e-6:
+        middle = (lower + upper) / 2
+        lower, upper = (middle, upper) if fits(middle) else (lower, middle)
+    return math.exp(lower)
 
 
 def check_affordable(

@@ -2,13 +2,21 @@
 
 import json
 import math
+import statistics
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger
+from benchmarks._arena_cells import CELLS, REPORT
+from benchmarks._arena_report import DIMS as BY_DIM
+from benchmarks._arena_report import SIGNALS as BY_SIGNAL
+from benchmarks._arena_store import load
+from benchmarks._arena_verdicts import best, mean_regret
+from benchmarks._common import RESULTS
+from benchmarks.contenders import ALTERNATIVE, NO_SEARCH
+from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger, expect
 from botorch_dp.privacy import GaussianEvent
 
 DELTA = 1e-5
@@ -16,6 +24,7 @@ MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 COUNTS = (1, 10, 100, 1000)
 COUNTED_MU = 0.1
 EPSILONS = (0.1, 1.0, 3.0, 10.0)
+SIGNALS, DIMS = (150, 500, 1_500, 5_000, 15_000), (2, 4, 6, 10, 20, 50)
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
@@ -97,6 +106,51 @@ def bibtex() -> str:
 """
 
 
+def expectation_table() -> str:
+    """Return what ``minimize`` leaves of the start's excess loss: d by n epsilon."""
+    heads = " | ".join(f"n epsilon = {signal:,}" for signal in SIGNALS)
+    rows = [f"| parameters | {heads} |", "| --- " * (len(SIGNALS) + 1) + "|"]
+    for dim in DIMS:
+        outlooks = [
+            expect(signal, dim, ApproxDP(1.0, DELTA)).outlook for signal in SIGNALS
+        ]
+        shares = " | ".join(
+            f"{one.median:.1%} (to {one.high:.0%})" if one.is_measured else "–"
+            for one in outlooks
+        )
+        rows.append(f"| {dim} | {shares} |")
+    return "\n".join(rows) + "\n"
+
+
+def expectation() -> str:
+    """Return an example of ``expect``."""
+    return f"{expect(800, 20, ApproxDP(1.0, DELTA))}\n"
+
+
+def arena_table() -> str:
+    """Return mean regrets of the arena's reported cells, by n epsilon and method."""
+    results = load(RESULTS / "arena.json")
+    cells = {name: one for name, one in results.items() if CELLS[name].half == REPORT}
+    columns = {
+        "no search": lambda cell: mean_regret(cell, NO_SEARCH),
+        "permute-and-flip, 1,000 points": lambda cell: mean_regret(
+            cell, "permute-and-flip 1000"
+        ),
+        "best alternative": lambda cell: mean_regret(cell, best(cell, ALTERNATIVE)),
+        "`minimize`": lambda cell: mean_regret(cell, "minimize"),
+        "random search, NOT private": lambda cell: mean_regret(cell, "random search"),
+    }
+    rows = [f"| | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
+    for buckets in (BY_SIGNAL, BY_DIM):
+        for label, is_inside in buckets.items():
+            inside = [one for name, one in cells.items() if is_inside(CELLS[name])]
+            if inside:
+                means = (statistics.mean(map(of, inside)) for of in columns.values())
+                shown = " | ".join(f"{max(0.0, mean):.4f}" for mean in means)
+                rows.append(f"| {label} ({len(inside)} cells) | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """Return the names of the computed fragments, and their text."""
     yield "epsilon_table.inc", epsilon_table()
@@ -105,3 +159,6 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "certificate.inc", certificate()
     yield "tutorials_table.inc", tutorials_table()
     yield "citation.inc", bibtex()
+    yield "expectation_table.inc", expectation_table()
+    yield "expectation.inc", expectation()
+    yield "arena_table.inc", arena_table()

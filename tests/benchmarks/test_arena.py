@@ -11,7 +11,7 @@ from benchmarks.contenders import CONTENDERS, NOT_PRIVATE, OURS, Contender
 
 pytestmark = pytest.mark.default_device  # benchmarks run on the CPU
 
-CELL, OTHER = CELLS["quadratic-d6-n500-eps1"], CELLS["quadratic-d6-n500-eps0.1"]
+CELL, OTHER = CELLS["quadratic-d6-n500-eps1"], CELLS["quadratic-d6-n500-eps0.3"]
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_cells_of_one_task_share_what_needs_no_privacy(methods):
     found = arena.run_group(todo)
     assert set(found) == {CELL.name, OTHER.name}
     assert sorted(calls) == [
-        ("ours", 0.1, 0),
-        ("ours", 0.1, 1),
+        ("ours", 0.3, 0),
+        ("ours", 0.3, 1),
         ("ours", 1.0, 0),
         ("ours", 1.0, 1),
         *[("public", epsilon, seed) for _, epsilon, seed in sorted(calls)[4:]],
@@ -140,3 +140,15 @@ def test_regret_is_of_the_point_that_was_returned(monkeypatch):
     task = arena.make_task("quadratic", 6, 500, 0)
     expected = float(task.fresh_mean(corner[None])) - task.least()
     assert found[CELL.name]["ours"]["regret"] == [pytest.approx(expected, abs=1e-6)]
+
+
+def test_the_halves_share_no_records(methods):
+    contenders, calls = methods
+    cells = [CELL, CELLS["quadratic-d6-n500-eps0.1"]]
+    assert {cell.half for cell in cells} == {"choose", "report"}
+    for todo in arena.groups(cells, {}, contenders[:1], 2):
+        arena.run_group(todo)
+    seeds = {
+        epsilon: {s for _, e, s in calls if e == epsilon} for epsilon in (1.0, 0.1)
+    }
+    assert seeds == {1.0: {0, 1}, 0.1: {1000, 1001}}

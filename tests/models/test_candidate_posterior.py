@@ -65,3 +65,17 @@ def test_bad_candidates(double):
         CandidatePosterior(
             kernel, torch.zeros(3, **double), noise_variance=1e-4, max_observations=1
         )
+
+
+def test_root_of_the_covariance(kernel, generator, double):
+    X = torch.rand(12, 2, generator=generator, **double)
+    posterior = CandidatePosterior(kernel, X, noise_variance=0.05, max_observations=2)
+    D = [2, 7]
+    for index in D:
+        posterior.observe(index, 1.0)
+    among = torch.tensor([0, 3, 4, 11, 3], device=CPU)  # one twice: singular
+    root = posterior.covariance_root(among)
+    K = kernel(X[D]).to_dense() + 0.05 * torch.eye(2, **double)
+    cross = kernel(X[among], X[D]).to_dense()
+    exact = kernel(X[among]).to_dense() - cross @ torch.linalg.solve(K, cross.mT)
+    assert torch.allclose(root @ root.mT, exact, atol=1e-12)

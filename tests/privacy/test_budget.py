@@ -23,6 +23,7 @@ from botorch_dp.privacy import (
     PermuteAndFlipEvent,
     PrivacyAccountant,
     PureDP,
+    ZCDPEvent,
 )
 from botorch_dp.privacy.budget import (
     after_choice,
@@ -76,6 +77,21 @@ class TestAfterChoice:
         self.reserve(guarantee, mu)
         with pytest.raises(BudgetExceededError):
             self.reserve(guarantee, 1.01 * mu)
+
+    @pytest.mark.parametrize("guarantee", [ApproxDP(1.0, 1e-5), RDP(8.0, 0.5)])
+    def test_discrete_noise(self, guarantee):
+        mu = after_choice(guarantee, 0.3, secure=True).mu
+        assert mu <= after_choice(guarantee, 0.3).mu
+
+        def reserve(mu):
+            plan = [(PermuteAndFlipEvent(0.3), 1), (ZCDPEvent(mu**2 / 40), 20)]
+            check_affordable(Ledger(cap=guarantee), plan, "replace_one")
+
+        reserve(mu)
+        with pytest.raises(BudgetExceededError):
+            reserve(1.01 * mu)
+        with pytest.raises(InvalidArgumentError, match="leaves part of"):
+            after_choice(guarantee, 0.9999999, secure=True)
 
     def test_numbers(self):
         # Phi(mu'/2) = e^eps'/(1 + e^eps'): mu' of 0.3 in closed form.

@@ -6,8 +6,8 @@ value, or both. There are four ways, which differ in what they assume:
 * ``"stable"`` (the default): worst case, no assumption. Per-record losses are clipped
   to a public range and points are chosen without private data, so that the sensitivity
   of every score is known exactly (:mod:`botorch_dp.optimizers.release.scores`). With
-  ``adaptive=True`` every observed mean is released instead, with Gaussian noise, so
-  that later points and the final choice can depend on the releases at no cost.
+  ``adaptive=True`` a part of the budget releases some means with Gaussian noise, on
+  which later points then depend (:mod:`botorch_dp.optimizers.release.adaptive`).
 * ``"kusner"``: Algorithm 1 of [Kusner2015dpbo]_: UCB on private values, and a release
   at the end, whose sensitivity is bounded with probability 1 - delta *if the objectives
   of neighbouring data sets are draws from a known Gaussian process*.
@@ -72,7 +72,8 @@ class PrivateBO(PrivateOptimizer):
             with ``adaptive=True`` ``GDP``, ``ApproxDP`` or ``RDP``; ``ApproxDP`` for
             both of Kusner's, ``PureDP`` for ``"lipschitz"``.
         num_steps: The number T of steps. A stable release plans it by default: it
-            evaluates n epsilon / 2 points, between 16 and 200, in one step.
+            evaluates n epsilon / 2 points, between 16 and 200, in one step, or one by
+            one if it is adaptive. Here epsilon is that of the choice.
         loss_range: The range of a loss, ``(low, high)``. Losses outside are clipped to
             it, never rescaled; one that is not a number counts as ``high``. It must be
             a property of the loss, not of the data.
@@ -84,8 +85,8 @@ class PrivateBO(PrivateOptimizer):
             nearest to the centre of all.
         release: ``"stable"``, ``"kusner"``, ``"kusner-noise-free"`` or ``"lipschitz"``.
             With the last three the points asked for are private.
-        adaptive: Whether a stable release publishes every observed mean, on which UCB
-            then acts.
+        adaptive: Whether a stable release peeks at some means with noise to learn where
+            losses are low, before it picks one of all evaluated points.
         output: What to release: ``"point"`` (the default of a stable release),
             ``"both"`` (the default of the others) or ``"value"``. With ``"both"`` each
             gets half of the budget.
@@ -105,9 +106,10 @@ class PrivateBO(PrivateOptimizer):
         generator: A seeded generator of the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
         what: Deprecated, use ``output``.
-        **options: Keyword arguments of the release, such as ``scoring`` or
-            ``correlation``: see the classes in
-            :mod:`botorch_dp.optimizers.release.stable` and
+        **options: Keyword arguments of the release, such as ``scoring``, ``num_peeks``
+            or ``correlation``: see the classes in
+            :mod:`botorch_dp.optimizers.release.stable`,
+            :mod:`botorch_dp.optimizers.release.adaptive` and
             :mod:`botorch_dp.optimizers.release.kusner.releases`.
 
     Example:
@@ -297,7 +299,7 @@ class PrivateBO(PrivateOptimizer):
         )
 
     def _why_done(self) -> str:
-        if self._released is not None or self.adaptive:
+        if self._released is not None:
             return super()._why_done()
         return (
             "The budget of this run was spent on a release that was interrupted: start "
@@ -379,8 +381,7 @@ class PrivateBO(PrivateOptimizer):
         noise_std = self._strategy.observe(self._asked, private)
         if len(self._history) + 1 == self.num_steps or self._strategy.is_spent:
             # Others may have charged since, and a point without its value is wasted.
-            if not self.account.num_known:
-                self.account.reserve(self.planned_releases())
+            self.account.reserve(self._strategy.last_releases())
             try:
                 self._released = self._strategy.finish()
             finally:

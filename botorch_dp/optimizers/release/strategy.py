@@ -87,6 +87,10 @@ class ReleaseStrategy(ABC):
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
         """Return all charges of the run, from public settings alone."""
 
+    def last_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return the charges of :meth:`finish`."""
+        return self.plan()
+
     @abstractmethod
     def next(self, step: int) -> list[int]:
         """Return the indices of the candidates to evaluate after ``step`` steps."""

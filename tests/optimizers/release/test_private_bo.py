@@ -196,7 +196,12 @@ class TestForgedStates:
         self.refuse(state, "not in the plan", **kwargs)
 
     def test_values_that_nobody_paid_for(self):
-        kwargs = {"guarantee": GDP(1.0), "adaptive": True, "num_steps": 3}
+        kwargs = {
+            "guarantee": GDP(1.0),
+            "adaptive": True,
+            "num_steps": 3,
+            "num_peeks": 2,
+        }
         opt, problem = make(**kwargs), Bowls()
         opt.tell(problem(opt.ask()))
         opt.tell(problem(opt.ask()))
