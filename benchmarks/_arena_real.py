@@ -200,14 +200,13 @@ loss of test records over random splits, with its standard error. Errors are 0 o
 losses are at most log 100 and squared errors, relative to the variance of the targets,
 at most 4. `permute-and-flip` chooses among the start and 60 random points, which it
 shares with the random search that is not private. The verdict is that of the difference
-from the better of "untuned" and `permute-and-flip` in hindsight. `dp-gibo (old)` has the
-settings of version 0.1.
+from the better of "untuned" and `permute-and-flip` in hindsight. `dp-gibo (old)` has
+the settings of version 0.1.
 
 How the tasks were made: of five generated sets for the elastic net, one was taken on
 which `dp-gibo (old)` does badly, so its row shows that a known failure is repaired, not
 how often it occurs. The length scales of kernel ridge regression start at 1,
-scikit-learn's default; at 3, tried first, the start was nearly the best on diabetes.
-Nothing was changed after the first run of `auto`."""
+scikit-learn's default; at 3, tried first, the start was nearly the best on diabetes."""
 VERDICTS = """### Against the better alternative in hindsight"""
 
 
