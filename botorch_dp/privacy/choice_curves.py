@@ -48,7 +48,8 @@ def choice_epsilon(pure_epsilon: float, mu: float, delta: float) -> float:
     """Return the smallest epsilon at ``delta``: the inverse of the above."""
     if mu == 0:
         return curves.pure_epsilon_at(pure_epsilon, delta)
-    upper = pure_epsilon + curves.gdp_epsilon(mu, delta)  # basic composition
+    # Basic composition, moved as a root is.
+    upper = (pure_epsilon + curves.gdp_epsilon(mu, delta)) * (1 + _SAFETY)
     if mu > _MOST_MU:
         return upper
     excess = _excess(delta)

@@ -227,9 +227,15 @@ class _PlannedSearch:
         if self._valuer is not None:
             loss = self._release_score(self._valuer, params)
         certificate = certified(
-            last.certificate(), task, evaluation, **self._certified_plan()
+            last.certificate(with_runs=self._runs_of_choice()),
+            task,
+            evaluation,
+            **self._certified_plan(),
         )
         return Found(params, loss, history, certificate, self.plan)
+
+    def _runs_of_choice(self) -> list[str]:
+        return [] if self._choice is None else self._choice.run.account.runs
 
     def _make_choice(self, count: int, **settings: Any) -> CandidateChoice:
         task = self._task
@@ -306,7 +312,8 @@ class _PlannedSearch:
     def _release_score(self, mechanism: GaussianMechanism, params: Params) -> float:
         low = self._loss_range[0]
         private = (self._evaluation.losses([params]) - low).mean(dim=0)
-        return low + float(mechanism.release(private, ledger=self._task.ledger))
+        assert self._run is not None
+        return low + float(mechanism.release(private, ledger=self._run.account))
 
     @property
     def _loss_range(self) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Minimize a mean of private losses over a box: one call, one default."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from torch.quasirandom import SobolEngine
 from tqdm import tqdm
 
 from botorch_dp._validation import check_callable
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
 from botorch_dp.optimizers.auto.search_plan import SearchPlan, plan_search
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
 from botorch_dp.optimizers.core.search_box import SearchBox
@@ -81,7 +82,9 @@ def minimize(
 
     Raises:
         BudgetExceededError: Before anything is evaluated, if the ledger cannot pay for
-            the whole run.
+            the whole run. A run that was interrupted after its choice leaves a ledger
+            that pays for the gradients only: ``DPGIBO`` with ``after_choice(guarantee,
+            epsilon of the choice)`` can still use it.
 
     Example:
         >>> from botorch_dp import ApproxDP
@@ -140,6 +143,11 @@ def minimize(
 
         def counted(X: Tensor) -> Tensor:
             found = losses(X)
+            if not isinstance(found, Tensor):  # chunks would be evaluated again
+                raise InvalidArgumentError(
+                    "losses must return an n x b tensor, one row for each record, got "
+                    f"a {type(found).__name__}. DPGIBO takes losses in chunks."
+                )
             bar.update(len(X))
             return found
 
@@ -170,53 +178,62 @@ class _PlannedRun:
         }
         start = search_box.box.mean(dim=0)
         if initial_x is not None:
-            start = search_box.to_search(
-                search_box.check_inside("initial_x", initial_x)
-            )
+            initial_x = search_box.check_inside("initial_x", initial_x)
+            start = search_box.to_search(initial_x)
         self._start = search_box.from_search(search_box.project(start))
         # Errors in the settings, and a ledger that cannot pay, come before the losses.
         self._choice = None if plan.choice is None else self._make_choice()
-        self._descent = (
-            None if plan.descent is None else self._make_descent(self._start)
-        )
-        stages = [stage for stage in (self._choice, self._descent) if stage is not None]
+        self._descent = None
+        if plan.descent is not None:
+            self._descent = self._make_descent(self._start)
         costs: list[tuple[PrivacyEvent, int]] = []
-        for stage in stages:
-            costs += stage.planned_releases()
+        for stage in (self._choice, self._descent):
+            costs += [] if stage is None else stage.planned_releases()
         check_affordable(ledger, costs, _ADJACENCY)
 
     def __call__(self, losses: Objective) -> OptimizationResult:
-        result: OptimizationResult | None = None
+        start, runs = self._start, list[str]()
         history: tuple[Step, ...] = ()
+        last: PrivateBO | DPGIBO | None = None
         if self._choice is not None:
-            result = self._choice.run(losses, progress=False)
-            history = result.history
+            last = self._choice
+            chosen = last.run(losses, progress=False)
+            start, history, runs = chosen.x, chosen.history, last.account.runs
         if self._descent is not None:
-            descent, num_points = self._descent, 0
-            if result is not None:  # start from what was chosen
-                descent = self._make_descent(result.x)
-                num_points = result.num_evaluations
-            result = descent.run(losses, progress=False)
+            last = self._descent if last is None else self._make_descent(start)
+            last.run(losses, progress=False)
+        assert last is not None
+        result = last.result()
+        if last is not self._choice:
+            num_points = history[-1].num_evaluations if history else 0
             history += tuple(
-                replace(step, num_evaluations=step.num_evaluations + num_points)
+                replace(
+                    step,
+                    number=step.number + len(history),
+                    num_evaluations=step.num_evaluations + num_points,
+                )
                 for step in result.history
             )
-        assert result is not None
         return replace(
             result,
             x=result.average,
             history=history,
-            certificate=self._certificate(result.certificate),
+            certificate=self._certificate(last.certificate(with_runs=runs)),
             details={**result.details, "plan": self._plan.to_dict()},
         )
 
     def _certificate(self, certificate: Certificate) -> Certificate:
-        chosen = {
-            "method": f"minimize: {self._plan.method}",
-            "reason": self._plan.reason,
-            "num_evaluations": self._plan.num_evaluations,
-            "budget": repr(self._plan.guarantee),
+        plan = self._plan
+        chosen: dict[str, Any] = {
+            "method": f"minimize: {plan.method}",
+            "reason": plan.reason,
+            "num_evaluations": plan.num_evaluations,
+            "loss_range": None if self._loss_range is None else [*self._loss_range],
+            "budget": repr(plan.guarantee),
         }
+        if plan.choice is not None:
+            chosen["num_candidates"] = plan.num_candidates
+            chosen["choice_epsilon"] = float(f"{plan.choice.epsilon:.6g}")
         return replace(certificate, parameters={**certificate.parameters, **chosen})
 
     def _make_choice(self) -> PrivateBO:
@@ -245,12 +262,14 @@ class _PlannedRun:
         plan, guarantee = self._plan, self._plan.guarantee
         if plan.choice is not None:
             guarantee = after_choice(guarantee, plan.choice.epsilon)
-        return DPGIBO(
-            self._box.bounds,
-            guarantee=guarantee,
-            loss_range=self._loss_range,
-            clip_norm=self._clip_norm,
-            max_evaluations=plan.descent_evaluations,
-            initial_x=start,
-            **self._shared,
-        )
+        with warnings.catch_warnings():  # minimize has warned, at the caller's line
+            warnings.simplefilter("ignore", WeakGuaranteeWarning)
+            return DPGIBO(
+                self._box.bounds,
+                guarantee=guarantee,
+                loss_range=self._loss_range,
+                clip_norm=self._clip_norm,
+                max_evaluations=plan.descent_evaluations,
+                initial_x=start,
+                **self._shared,
+            )

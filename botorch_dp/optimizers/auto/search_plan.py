@@ -286,10 +286,16 @@ def _plan_exploration(
         )
         if count < _FEWEST_EXPLORED or too_few:
             return None, 0, f"{max_evaluations} evaluations are needed for gradients"
+    count = max(2, count)
+    if max_evaluations is not None and max_evaluations < count + 2 * point_cost:
+        raise InvalidArgumentError(
+            f"max_evaluations must be at least {2 + 2 * point_cost} with explore=True, "
+            f"two points of a choice and two of a gradient, got {max_evaluations!r}."
+        )
     reason = (
         f"{count} points may find a better basin than the start's in {d} dimensions"
     )
-    return choice, max(2, count), reason
+    return choice, count, reason
 
 
 def _guarantee_of_choice(enough: float, guarantee: Guarantee) -> PureDP:

@@ -2,6 +2,7 @@
 
 import uuid
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -92,13 +93,18 @@ class PrivateOptimizer(Optimizer):
             self.account.reserve(self.planned_releases())
         return super().ask()
 
-    def certificate(self) -> Certificate:
-        """Return what is guaranteed about everything charged to the ledger."""
+    def certificate(self, *, with_runs: Sequence[str] = ()) -> Certificate:
+        """Return what is guaranteed about everything charged to the ledger.
+
+        Args:
+            with_runs: The identities of other runs of the same search, such as an
+                earlier stage, which the parameters are also about.
+        """
         return Certificate.from_ledger(
             self.ledger,
             assumptions=(*self.assumptions, *OF_TOLD_LOSSES),
             parameters=self._certified_parameters(),
-            runs=self.account.runs,
+            runs=[*with_runs, *self.account.runs],
         )
 
     def settings(self) -> dict[str, Any]:

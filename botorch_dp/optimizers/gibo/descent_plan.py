@@ -120,6 +120,7 @@ def plan_descent(
     loss_range: tuple[float, float] | None = None,
     clip_norm: float | None = None,
     num_steps: int | None = None,
+    num_directions: int | None = None,
     max_evaluations: int | None = None,
     moves: float = 2.0,
 ) -> DescentPlan:
@@ -133,6 +134,7 @@ def plan_descent(
             of the data. Needed unless ``clip_norm`` is given.
         clip_norm: The bound on a record's gradient, if it is not to be planned.
         num_steps: The number of steps, if it is not to be planned.
+        num_directions: The number of coordinates a step, if it is not to be planned.
         max_evaluations: How many points may be evaluated in all. By default 40 d up to
             six dimensions, 20 (d + 1) beyond.
         moves: How far a record that is clipped to 1 can move the sum of all records: 2
@@ -153,7 +155,11 @@ def plan_descent(
     """
     n, d = check_count("num_records", num_records), check_count("dim", dim)
     mu = check_guarantee("guarantee", guarantee).to_gdp().mu
-    steps, directions = _steps_and_directions(d, num_steps, max_evaluations)
+    steps, directions = _steps_and_directions(
+        d if num_directions is None else min(d, num_directions),
+        num_steps,
+        max_evaluations,
+    )
     batch_size = directions + 1
     if d <= _MOST_DIMS_OF_PAIRS and directions == d:
         allowed = 2 * d * steps if max_evaluations is None else max_evaluations

@@ -45,6 +45,9 @@ _UNKNOWN = -1
 class GradientInformationDescent(GradientDescent):
     """Algorithm 1 of [Sopa2025dpgibo]_, up to how the mean gradient is released."""
 
+    # Whether points whose losses are not known any more are asked for again.
+    _asks_again = True
+
     def _start(self, geometry: GIBOGeometry) -> None:
         self.geometry = geometry
         # All points seen so far, in search coordinates, and the rows of their losses.
@@ -60,6 +63,8 @@ class GradientInformationDescent(GradientDescent):
         # Line 4: the points that leave the least uncertainty about the gradient.
         theta = self._parameter
         nearby = self.geometry.nearby(self._points, theta)
+        if not self._asks_again:
+            nearby = [i for i in nearby if self._rows[i] != _UNKNOWN]
         new = self.geometry.new_points(
             theta, self._points[nearby], step=len(self._history)
         )
@@ -195,7 +200,9 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         loss_range: The range ``(low, high)`` of a record's loss, from which the clip
             norm is planned. It must be a property of the loss, not of the data. A loss
             outside the range costs accuracy, never privacy.
-        max_evaluations: How many points the planned run may evaluate.
+        max_evaluations: How many points the planned run may evaluate. Points of earlier
+            steps are then not evaluated again, if losses come in chunks or a run
+            resumes.
         batch_size: The number b of points a step; d + 1 by default, and at least 2
             with a constant mean.
         kernel: A twice differentiable GPyTorch kernel with fixed hyperparameters, in
@@ -301,6 +308,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
                 loss_range=loss_range,
                 clip_norm=clip_norm,
                 num_steps=num_steps,
+                num_directions=num_directions,
                 max_evaluations=max_evaluations,
                 moves=MOVES[check_choice("adjacency", adjacency, tuple(MOVES))],
             )
@@ -352,6 +360,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             num_directions=num_directions,
         )
         self._start(geometry)
+        self._asks_again = max_evaluations is None
 
     def _is_paid_for(self) -> bool:
         return self.account.num_known >= self.num_steps

@@ -95,7 +95,7 @@ class GIBOGeometry:
                 "batch_size and tolerance exclude each other: Algorithm 2 chooses the "
                 f"batch size, got batch_size={batch_size!r}, tolerance={tolerance!r}."
             )
-        self.num_directions = self._check_directions(num_directions)
+        self.num_directions = self._check_directions(num_directions, tolerance)
         # A constant mean uses up one point: a single point gives no gradient.
         self._fewest = 2 if self.mean == "constant" else 1
         self.batch_size = check_count(
@@ -230,17 +230,19 @@ class GIBOGeometry:
         points[:, chosen] = design.points
         return points
 
-    def _check_directions(self, num_directions: int | None) -> int:
-        if num_directions is None:
+    def _check_directions(
+        self, num_directions: int | None, tolerance: float | None
+    ) -> int:
+        if num_directions in (None, self.dim):
             return self.dim
         radial = self._radial
         isotropic = radial is not None and bool(
             (radial.inverse_lengthscale == radial.inverse_lengthscale[0]).all()
         )
-        if num_directions < self.dim and not (isotropic and self.search == "design"):
+        if not (isotropic and self.search == "design" and tolerance is None):
             raise InvalidArgumentError(
-                f"num_directions={num_directions!r} needs search='design' and a radial "
-                "kernel with one length scale."
+                f"num_directions={num_directions!r} needs search='design', a radial "
+                "kernel with one length scale, and no tolerance."
             )
         return num_directions
 

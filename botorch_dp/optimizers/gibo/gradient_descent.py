@@ -39,6 +39,7 @@ from botorch_dp.privacy.budget import (
     share_of_a_step,
     warn_of_large_delta,
 )
+from botorch_dp.privacy.clipping import check_bound
 
 # How far a record that is clipped to 1 can move the sum of all records.
 MOVES = {"replace_one": 2.0, "zero_out": 1.0}
@@ -73,6 +74,7 @@ class GradientDescent(Optimizer):
     ) -> None:
         super().__init__(**kwargs)
         self.clip_norm = check_clip_norm("clip_norm", clip_norm)
+        check_bound(self.clip_norm, self.bounds.dtype)
         self.num_directions = _check_directions(num_directions, self.search_box.dim)
         self._rule = UpdateRule(update, step_size, initial_accumulator)
         self._parameter = self.search_box.box.mean(dim=0)

@@ -238,6 +238,8 @@ class AdaptiveRelease(ReleaseStrategy):
         num_values = sum(value is not None for value in values)
         if num_values > min(num_charged, self._num_peeks):
             raise ValueError(f"{num_values} values, but only {num_charged} charges")
+        if len(indices) > self.problem.num_steps:
+            raise ValueError(f"{len(indices)} points in {self.problem.num_steps} steps")
         if len(set(indices)) != len(indices):
             raise ValueError("a point that was evaluated twice")
         for index, value in zip(indices, values, strict=True):
@@ -257,13 +259,21 @@ class AdaptiveRelease(ReleaseStrategy):
     @property
     def _peeked(self) -> list[int]:
         """The candidates about which a value was released."""
-        points = zip(self._indices, self._released, strict=True)
-        return [index for index, value in points if value is not None]
+        return [index for index, value in self._told if value is not None]
+
+    @property
+    def _indices(self) -> list[int]:
+        """The candidates that were evaluated, in order."""
+        return [index for index, _ in self._told]
+
+    @property
+    def _released(self) -> list[float | None]:
+        """What was released about each of them."""
+        return [value for _, value in self._told]
 
     def _start(self) -> None:
         self.forget()
-        self._indices: list[int] = []
-        self._released: list[float | None] = []
+        self._told: list[tuple[int, float | None]] = []
         self._thompson = None
         noise = (self._peeker.noise_std / self.problem.prior_std) ** 2
         self._posterior = CandidatePosterior(
@@ -274,11 +284,10 @@ class AdaptiveRelease(ReleaseStrategy):
         )
 
     def _learn(self, index: int, released: float | None) -> None:
-        self._indices.append(index)
-        self._released.append(released)
         if released is not None:
             self._posterior.observe(index, self.problem.to_gain(released))
             self._thompson = None
+        self._told.append((index, released))  # at once: an interruption may come
 
 
 def _share_of_pick(guarantee: Guarantee, peek_share: float, has_value: bool) -> PureDP:

@@ -350,9 +350,8 @@ class PrivateBO(PrivateOptimizer):
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
         if state["released"] is not None:
-            index = ReleasedCandidate(**state["released"]).index
-            if index is not None and not 0 <= index < len(self.candidates):
-                raise ValueError(f"no candidate {index}")
+            released = ReleasedCandidate(**state["released"])
+            released.check(self.output, len(self.candidates))
             if left := self.account.left_of(self.planned_releases(), state["charges"]):
                 raise ValueError(f"a release without the charges for {left!r}")
         num_charged = sum(charge["count"] for charge in state["charges"])

@@ -91,6 +91,12 @@ def check_candidates(candidates: Tensor) -> Tensor:
         raise InvalidArgumentError(
             f"candidates must have at least two rows, got {len(candidates)}."
         )
+    constant = (candidates == candidates[0]).all(dim=0)
+    if constant.any():
+        raise InvalidArgumentError(
+            "candidates must vary in every column, got the same value in all rows of "
+            f"column {int(constant.nonzero()[0])}: leave that column out."
+        )
     return candidates.detach()
 
 

@@ -1,5 +1,6 @@
 """What all release strategies have in common."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
@@ -7,7 +8,7 @@ from typing import Any, ClassVar, NoReturn
 from torch import Tensor
 
 from botorch_dp._deprecated import warn_deprecated
-from botorch_dp._validation import check_instance
+from botorch_dp._validation import check_count, check_instance
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
@@ -28,6 +29,24 @@ class ReleasedCandidate:
     index: int | None
     value: float | None
     details: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, output: str, num_candidates: int) -> None:
+        """Raise unless this can be the release of a run.
+
+        Args:
+            output: What the run releases: ``"both"``, ``"point"`` or ``"value"``.
+            num_candidates: The number of candidates.
+        """
+        hidden = (self.index is None, self.value is None)
+        if hidden != (output == "value", output == "point"):
+            raise ValueError(f"another release than output={output!r}: {self!r}")
+        index = 0 if self.index is None else check_count("index", self.index, minimum=0)
+        if index >= num_candidates:
+            raise ValueError(f"no candidate {index}")
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"a value {self.value!r}")
+        if not isinstance(self.details, dict):
+            raise ValueError(f"details {self.details!r}")
 
 
 class ReleaseStrategy(ABC):

@@ -83,6 +83,8 @@ class TestResult:
         result = task.run()
         counts = [step.num_evaluations for step in result.history]
         assert counts == sorted(counts)
+        numbers = [step.number for step in result.history]
+        assert numbers == list(range(1, len(numbers) + 1))
         assert result.num_evaluations == task.num_points
         assert task.num_points == 100 + 20 * 6
         assert result.details["plan"]["num_candidates"] == 100
@@ -181,6 +183,9 @@ class TestSpending:
 
     def test_certificate_says_what_was_chosen(self):
         text = str(Task(n=500).run().certificate)
+        assert "num_candidates=100" in text
+        assert "loss_range=[0.0, 1.0]" in text
+        assert "other runs" not in text
         assert "minimize: permute-and-flip, then dp-gibo" in text
         assert "may find a better basin" in text
 
@@ -229,13 +234,34 @@ class TestMistakes:
         with pytest.raises(InvalidArgumentError, match="'linear' or 'log'"):
             Task().run(transform="identity")
 
+    def test_chunks_are_refused_before_a_charge(self):
+        task, ledger = Task(n=500), Ledger(cap=GUARANTEE)
+        with pytest.raises(InvalidArgumentError, match="got a tuple"):
+            minimize(
+                lambda X: task(X).split(100),
+                task.bounds,
+                num_records=500,
+                guarantee=GUARANTEE,
+                loss_range=(0, 1),
+                ledger=ledger,
+                progress=False,
+            )
+        assert len(ledger) == 0
+
+    def test_a_range_that_single_precision_cannot_clip_to(self):
+        task, ledger = Task(n=500, dtype=torch.float32), Ledger(cap=GUARANTEE)
+        with pytest.raises(InvalidArgumentError, match="must lie between"):
+            task.run(loss_range=(0.0, 1e-31), ledger=ledger)
+        assert (len(ledger), task.num_points) == (0, 0)
+
     def test_start_outside(self):
         with pytest.raises(InvalidArgumentError, match="initial_x"):
             Task(d=2).run(initial_x=torch.full((2,), 2.0, device=CPU).double())
 
     def test_a_large_delta_warns(self):
-        with pytest.warns(WeakGuaranteeWarning):
+        with pytest.warns(WeakGuaranteeWarning) as caught:
             Task(n=500, d=2).run(guarantee=ApproxDP(1.0, 1e-2), max_evaluations=4)
+        assert len(caught) == 1
 
     def test_losses_of_a_wrong_shape_are_refused_before_a_charge(self):
         ledger = Ledger(cap=GUARANTEE)

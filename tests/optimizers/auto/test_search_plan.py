@@ -119,6 +119,14 @@ class TestMistakes:
         with pytest.raises(InvalidArgumentError, match="Give loss_range"):
             plan_search(**{**BASE, "loss_range": None})
 
+    def test_exploration_needs_four_evaluations(self):
+        for allowed in (2, 3):
+            with pytest.raises(
+                InvalidArgumentError, match=f"at least 4.*got {allowed}"
+            ):
+                plan_search(**BASE, max_evaluations=allowed, explore=True)
+        assert plan_search(**BASE, max_evaluations=4, explore=True).num_evaluations == 4
+
     def test_one_evaluation_is_not_enough(self):
         with pytest.raises(InvalidArgumentError, match="max_evaluations"):
             plan_search(**BASE, max_evaluations=1)

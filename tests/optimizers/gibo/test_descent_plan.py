@@ -157,6 +157,22 @@ class TestEvaluations:
             result = opt.run(problem, progress=False)
             assert result.num_evaluations == opt.plan.num_evaluations <= allowed
 
+    @pytest.mark.parametrize("way", ["chunks", "resumed"])
+    def test_points_are_not_evaluated_again(self, way):
+        problem, num_points = Quadratics(n=100, d=3), 0
+        settings = {"loss_range": (0.0, 2.0), "max_evaluations": 40}
+        opt = DPGIBO(unit_box(3), 100, GDP(1.0), **settings)
+        while not opt.done:
+            X = opt.ask()
+            num_points += len(X)
+            losses = problem(X)
+            opt.tell(list(losses.split(30)) if way == "chunks" else losses)
+            if way == "resumed":
+                state = opt.state_dict()
+                opt = DPGIBO(unit_box(3), 100, GDP(1.0), **settings)
+                opt.load_state_dict(state)
+        assert num_points == opt.plan.num_evaluations <= 40
+
 
 class TestRuns:
     def make(self, **kwargs):
@@ -279,6 +295,17 @@ class TestDirections:
     def test_bad_numbers(self, num_directions):
         with pytest.raises(InvalidArgumentError, match="num_directions"):
             self.make(num_directions=num_directions)
+
+    def test_a_given_number_is_planned_for(self):
+        opt = DPGIBO(unit_box(6), 200, GDP(1.0), loss_range=(0, 1), num_directions=1)
+        assert len(opt.ask()) == 2
+        assert opt.plan.num_directions == 1
+        whole = DPGIBO(unit_box(6), 200, GDP(1.0), loss_range=(0, 1))
+        assert opt.clip_norm == pytest.approx(whole.clip_norm / math.sqrt(6))
+
+    def test_excludes_a_tolerance(self):
+        with pytest.raises(InvalidArgumentError, match="no tolerance"):
+            self.make(tolerance=2.0)
 
     def test_needs_designs_with_one_length_scale(self):
         with pytest.raises(InvalidArgumentError, match="search='design'"):

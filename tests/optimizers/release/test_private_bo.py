@@ -235,7 +235,7 @@ class TestMisuse:
             ({"loss_range": 1.0}, r"\(low, high\)"),
             ({"candidates": torch.zeros(1, 2, **DOUBLE)}, "at least two"),
             ({"candidates": torch.zeros(3, **DOUBLE)}, "N x d"),
-            ({"candidates": torch.zeros(3, 2, **DOUBLE)}, "lower bound below"),
+            ({"candidates": torch.zeros(3, 2, **DOUBLE)}, "vary in every column"),
             ({"bounds": unit_box(2), "candidates": candidates()}, "either"),
             ({"guarantee": GDP(1.0)}, "PureDP or an ApproxDP"),
             ({"guarantee": PureDP(1.0), "adaptive": True}, "Gaussian noise can meet"),
