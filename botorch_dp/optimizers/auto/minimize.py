@@ -71,7 +71,7 @@ def minimize(
         initial_x: Where to start; the centre of the box by default. It must not depend
             on private data.
         explore: Whether a private choice among space-filling points comes before the
-            gradients; by default where that was measured to pay: up to six dimensions.
+            gradients; by default where that was measured to pay: up to four dimensions.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: Seeds the noise, for experiments only.
         progress: Whether to print the plan and show a progress bar.

@@ -4,9 +4,10 @@ It uses public facts alone: the numbers of records, parameters and evaluations, 
 range of the losses and the guarantee. ``benchmarks/arena.py`` measures it against
 simple alternatives, and ``docs/choosing.md`` shows its table.
 
-* **A box in more than six dimensions**: DP-GIBO from the start. A few hundred points
-  cannot fill such a box, and the start is better than nearly all of them.
-* **A box in up to six dimensions**: first a choice among 100 space-filling points and
+* **A box in more than four dimensions**: DP-GIBO from the start. A hundred points
+  cannot fill such a box, and the best of them is often in a worse basin than the one
+  to which wide stencils lead from the start.
+* **A box in up to four dimensions**: first a choice among 100 space-filling points and
   the start, then DP-GIBO from there. The choice costs up to 0.3 of the budget, less
   where there are many records. It finds a better basin, if there is one. There is no
   choice if noise would drown it, or if evaluations are too few.
@@ -28,7 +29,7 @@ from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee, PureDP
 
 # Up to this dimension, 100 points find basins that descent from the start would miss.
-_MOST_EXPLORED = 6
+_MOST_EXPLORED = 4
 _NUM_EXPLORED, _FEWEST_EXPLORED = 100, 8
 # The epsilon of the choice times n: noise of 0.02 ranges on each mean loss.
 _CHOICE_SIGNAL = 100.0
