@@ -10,6 +10,7 @@ from benchmarks import _arena_real
 from benchmarks._arena_cells import CELLS, CHOOSE, REPORT, Cell
 from benchmarks._arena_store import load
 from benchmarks._arena_verdicts import (
+    LEAST_DIFFERENCE,
     LEAST_RANGE,
     LOSS,
     TIE,
@@ -32,6 +33,8 @@ from benchmarks.contenders import (
 
 # The least n epsilon from which a method should be near one that is not private.
 LARGE_SIGNAL = 5000
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- arena: begin -->", "<!-- arena: end -->"
 NEAR = 0.1
 # The least regret in the picture: smaller ones are drawn here.
 LEAST_SHOWN = 5e-4
@@ -73,8 +76,9 @@ searches that are not private. A cell is a synthetic task
 epsilon; delta is 1e-5 and losses lie between 0 and 1. The regret is the mean loss on
 fresh records above the least one. In each cell a method is compared with the best
 private alternative *in hindsight*, seed by seed: it wins or loses if the mean
-difference is beyond two standard errors and beyond 0.002. The cells are split into
-halves by a hash of their names.
+difference is beyond two standard errors and beyond 0.002. "Ties below 0.002" are those
+where both regrets are smaller than that: nothing is left to win. The cells are split
+into halves by a hash of their names.
 
 `python -m benchmarks.arena` runs what is missing; every number is computed from
 `benchmarks/results/arena.json`.
@@ -139,6 +143,11 @@ def _verdicts(name: str, cells: Sequence[Comparison]) -> Row:
         "cells": len(cells),
         "wins": verdicts.count(WIN),
         "ties": verdicts.count(TIE),
+        f"ties below {LEAST_DIFFERENCE}": sum(
+            max(one.regret, one.rival_regret) < LEAST_DIFFERENCE
+            for one in cells
+            if one.verdict == TIE
+        ),
         "losses": verdicts.count(LOSS),
         "worse than no search": sum(one.is_worse_than_no_search for one in cells),
     }
@@ -267,6 +276,23 @@ def measured(results: Results) -> list[list[float]]:
             left = max(0.0, mean_regret(cell, "minimize")) / start
             rows.append([CELLS[name].signal, CELLS[name].dim, float(f"{left:.3g}")])
     return sorted(rows)
+
+
+def summary(results: Results) -> str:
+    """Return the verdicts of our methods on the cells that report: README's table."""
+    cells = {name: one for name, one in results.items() if CELLS[name].half == REPORT}
+    known = {method for cell in cells.values() for method in cell}
+    found = {name: compare(cells, name) for name in of_kind(OURS, known)}
+    whole = {name: one for name, one in found.items() if len(one) == len(cells)}
+    return table([_verdicts(name, one) for name, one in whole.items()])
+
+
+def write_summary(folder: Path = RESULTS) -> None:
+    """Rewrite README's table."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    text = summary(load(folder / "arena.json"))
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def write_report(folder: Path = RESULTS, expectations: Path | None = None) -> None:

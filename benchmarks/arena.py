@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import _arena_real
 from benchmarks._arena_cells import CELLS, HALVES, Cell
-from benchmarks._arena_report import write_report
+from benchmarks._arena_report import write_report, write_summary
 from benchmarks._arena_store import Found, load, merge, save
 from benchmarks._common import RESULTS, completed
 from benchmarks.contenders import CONTENDERS, Contender
@@ -155,6 +155,7 @@ def main() -> None:
         cells = select(options.half, options.cells)
         run(cells, choose_methods(options.methods), options.seeds, options.jobs)
     write_report(expectations=EXPECTATIONS)
+    write_summary()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import _arena_report
+from benchmarks._arena_store import load
 from benchmarks.sklearn_search import BEGIN, END, summary
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +43,12 @@ def test_the_table_is_what_was_measured():
     results = ROOT / "benchmarks" / "results" / "sklearn_search.json"
     table = README.partition(BEGIN)[2].partition(END)[0]
     assert table.strip() == summary(json.loads(results.read_text()))
+
+
+def test_so_is_the_table_of_the_arena():
+    table = README.partition(_arena_report.BEGIN)[2].partition(_arena_report.END)[0]
+    results = load(_arena_report.RESULTS / "arena.json")
+    assert table.strip() == _arena_report.summary(results)
 
 
 def test_so_is_the_sentence_below_it():
