@@ -1,7 +1,7 @@
 """The page of the arena: numbers by hand."""
 
 from benchmarks._arena_cells import CELLS, CHOOSE, REPORT
-from benchmarks._arena_report import DIMS, SIGNALS, markdown, medians
+from benchmarks._arena_report import DIMS, SIGNALS, markdown, measured, medians
 
 
 def some(half):
@@ -26,7 +26,7 @@ def test_halves_losses_and_no_search():
     page = markdown({**some(CHOOSE), **some(REPORT)})
     assert "## Cells to choose defaults on" in page
     assert "## Cells that only report" in page
-    assert page.count("| dp-gibo (old) | 2 | 0 | 0 | 2 | 2 |") == 2
+    assert page.count("| dp-gibo (old) | 2 | 0 | 0 | 0 | 2 | 2 |") == 2
     (name, _) = some(REPORT)
     loss = f"| dp-gibo (old) | {name} | 0.2000 | no search | 0.1000 | 0.1000 ± 0.0000 |"
     assert loss in page
@@ -53,3 +53,13 @@ def test_medians():
     assert row["nε = 5,000"] == ""
     (row,) = medians(results, DIMS)
     assert (row["d = 2–3"], row["d = 4–6"]) == ("0.2000", "0.3500")
+
+
+def test_measured_is_what_minimize_leaves_of_the_start():
+    name = "quadratic-d6-n500-eps1"
+    cell = {
+        "minimize": {"regret": [0.01, 0.03]},
+        "no search": {"regret": [0.1, 0.3]},
+    }
+    assert measured({name: cell}) == [[500.0, 6, 0.1]]
+    assert measured({name: {"minimize": cell["minimize"]}}) == []
