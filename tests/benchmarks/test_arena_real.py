@@ -1,5 +1,7 @@
 """Real tasks in the arena: what each method returns, seeds in order, tables by hand."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from benchmarks._arena_real import (
 )
 from benchmarks.contenders.base import pure_epsilon
 from benchmarks.contenders.real_tasks import REAL_TASKS, RealTask
+from botorch_dp import ApproxDP
 from botorch_dp.integrations.sklearn import Real
 
 pytestmark = pytest.mark.default_device  # benchmarks run on the CPU
@@ -99,11 +102,14 @@ def test_run_continues_in_the_order_of_seeds(task, tmp_path, monkeypatch):
     assert len(cell[RANDOM]["loss"]) == 3
 
 
-def test_auto_is_run_when_the_library_has_it(monkeypatch):
-    monkeypatch.setattr(_arena_real, "METHODS", ("dp-gibo", "stable", "kusner"))
-    assert _arena_real.methods() == ["dp-gibo", "stable", UNTUNED, CHOICE, RANDOM]
-    monkeypatch.setattr(_arena_real, "METHODS", ("auto", "dp-gibo", "stable"))
-    assert _arena_real.methods()[0] == "auto"
+def test_the_settings_of_version_0_1():
+    trial = Trial(REAL_TASKS["svm-digits"], 0)
+    settings = trial._old_settings(1.0)
+    mu = ApproxDP(1.0, 1e-5).to_gdp().mu
+    expected = max(0.25, 0.003 * 897 * mu / math.sqrt(10) / 2)
+    assert settings["clip_norm"] == pytest.approx(expected)
+    assert (settings["method"], settings["num_steps"]) == ("dp-gibo", 10)
+    assert settings["method_options"]["batch_size"] == 3
 
 
 def test_tables():
