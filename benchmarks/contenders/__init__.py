@@ -15,7 +15,6 @@ from benchmarks.contenders.noisy_bo import noisy_bo, noisy_turbo
 from benchmarks.contenders.not_private import log_ei, random_search, tpe
 from benchmarks.contenders.ours import (
     dp_gibo,
-    has_minimize,
     minimize,
     old_dp_gibo,
     private_bo,
@@ -48,7 +47,7 @@ _ALTERNATIVES |= {
 }
 
 _ALL = [
-    Contender("minimize", OURS, minimize, is_available=has_minimize),
+    Contender("minimize", OURS, minimize),
     Contender("dp-gibo (old)", OURS, old_dp_gibo),
     Contender("dp-gibo", OURS, dp_gibo),
     Contender("private-bo", OURS, private_bo(adaptive=False)),

@@ -38,7 +38,6 @@ class Contender:
         run: A function from a task, an epsilon and a seed to a point of the unit cube.
         most_seeds: The number of seeds, if it is too slow for all of them.
         most_dims: The largest dimension that it is run in.
-        is_available: Whether the installed library has it.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Contender:
     run: Run
     most_seeds: int | None = None
     most_dims: int | None = None
-    is_available: Callable[[], bool] = lambda: True
 
     @property
     def uses_epsilon(self) -> bool:

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 import botorch_dp
@@ -67,11 +66,6 @@ def private_bo(*, adaptive: bool) -> Run:
     return run
 
 
-def has_minimize() -> bool:
-    """Return whether the library has ``minimize``."""
-    return hasattr(botorch_dp, "minimize")
-
-
 def minimize(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
     """Call ``botorch_dp.minimize`` with what everybody knows about the task."""
     result = botorch_dp.minimize(
@@ -84,4 +78,4 @@ def minimize(task: ArenaTask, epsilon: float, seed: int) -> Tensor:
         progress=False,
         generator=seeded("minimize", seed),
     )
-    return torch.as_tensor(result.x)
+    return result.x
