@@ -352,6 +352,9 @@ class TestStates:
             lambda state: state["release"].update(values=[float("nan"), 1.0, None]),
             lambda state: state["release"].update(values=[1.0, 1.0, 1.0]),
             lambda state: state["release"].update(indices=[], values=[1.0]),
+            lambda state: state["release"].update(
+                indices=list(range(5)), values=[None] * 5
+            ),
             lambda state: state.update(released={"index": 10**6, "value": None}),
             lambda state: state["charges"].pop(),
             lambda state: (
@@ -373,3 +376,18 @@ class TestStates:
                 other.load_state_dict(state)
             assert len(other.ledger) == 0
             assert other.history == ()
+
+    def test_an_interruption_while_it_learns(self, monkeypatch):
+        problem, opt = Bowls(), adaptive(num_steps=4, num_peeks=2)
+        opt.tell(problem(opt.ask()))
+        losses = problem(opt.ask())
+        with monkeypatch.context() as patch:
+            patch.setattr(opt._strategy._posterior, "observe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                opt.tell(losses)
+        assert opt.account.num_charged == 2  # paid, and lost
+        adaptive(num_steps=4, num_peeks=2).load_state_dict(opt.state_dict())
+        while not opt.done:
+            opt.tell(problem(opt.ask()))
+        assert opt.result().x.isfinite().all()
+        assert opt.account.num_charged == 3

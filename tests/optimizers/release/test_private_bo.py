@@ -210,6 +210,26 @@ class TestForgedStates:
         del state["history"][0]
         self.refuse(state, "2 values, but only 1 charges", **kwargs)
 
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            {"index": 1.5},
+            {"index": True},
+            {"index": None},
+            {"index": N},
+            {"value": "x"},
+            {"value": float("nan")},
+            {"value": None},
+            {"details": 3},
+        ],
+    )
+    def test_a_release_that_cannot_be(self, forged):
+        opt = make()
+        opt.run(Bowls(), progress=False)
+        state = opt.state_dict()
+        state["released"].update(forged)
+        self.refuse(state, "is not a state of PrivateBO")
+
     def test_an_assumption_that_nobody_made(self):
         opt = make()
         opt.run(Bowls(), progress=False)
