@@ -23,8 +23,9 @@ range of width R. With T steps, each of which spends :math:`\mu / \sqrt{T}`:
   so is the clip norm.
 
 The constants were chosen on one half of the cells of ``benchmarks/arena.py`` and on
-earlier tasks like them, and judged on the other half. ``docs/theory/descent_plan.md``
-has the reasoning.
+earlier tasks like them, and judged on the other half, except the rule for few
+evaluations, which was not judged on other tasks. ``docs/theory/descent_plan.md`` has
+the reasoning.
 """
 
 import math
