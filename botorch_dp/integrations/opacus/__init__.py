@@ -30,12 +30,24 @@ if TYPE_CHECKING:
         linear_scaling_guess,
     )
     from botorch_dp.integrations.opacus.joint_budget import JointBudget
+    from botorch_dp.integrations.opacus.options import (
+        TrainingOption,
+        TrainingOptions,
+        plan_training,
+        recommended_count,
+    )
+    from botorch_dp.integrations.opacus.selection_run import SelectionRun
 
 __all__ = [
     "JointBudget",
+    "SelectionRun",
     "TrainingGuess",
+    "TrainingOption",
+    "TrainingOptions",
     "adam_guess",
     "linear_scaling_guess",
+    "plan_training",
+    "recommended_count",
 ]
 
 if not TYPE_CHECKING:

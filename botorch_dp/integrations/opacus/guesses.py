@@ -49,6 +49,7 @@ from torch.optim import Optimizer
 
 from botorch_dp._validation import check_clip_norm, check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.opacus.plan import check_sample_rate
 from botorch_dp.privacy import Guarantee, noise_multiplier_for
 
 # How far noise moves each parameter: see the module docstring for how it was chosen.
@@ -200,11 +201,7 @@ def _plan(
     if sample_rate is None:
         num_batches = min(_BATCHES_PER_EPOCH, num_records // _SMALLEST_BATCH)
         sample_rate = 1 / max(1, num_batches)
-    rate = check_positive("sample_rate", sample_rate)
-    if rate > 1:
-        raise InvalidArgumentError(
-            f"sample_rate must be at most 1, got {sample_rate!r}."
-        )
+    rate = check_sample_rate(sample_rate)
     if noise_multiplier is not None:
         return rate, check_positive("noise_multiplier", noise_multiplier)
     if guarantee is None:
