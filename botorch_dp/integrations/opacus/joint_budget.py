@@ -10,6 +10,7 @@ from torch import Tensor
 from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.opacus.options import TrainingOptions, plan_training
 from botorch_dp.integrations.opacus.training import MakesPrivate
 from botorch_dp.optimizers.selection.result import SelectionResult
 from botorch_dp.privacy import ApproxDP, Certificate, Count, Guarantee, Ledger
@@ -172,6 +173,16 @@ class JointBudget(MakesPrivate):
         training_share: float | None = None,
     ) -> None:
         raise NotImplementedError  # each kind of budget has its own
+
+    @staticmethod
+    def plan(guarantee: Guarantee, **facts: Any) -> TrainingOptions:
+        """Return the noise of each way to spend a guarantee, and recommend one.
+
+        Args:
+            guarantee: The guarantee of everything together.
+            **facts: The arguments of :func:`plan_training`.
+        """
+        return plan_training(guarantee, **facts)
 
     def select(
         self,

@@ -119,10 +119,16 @@ def plan_score(
     """
     check_count("num_validation_records", num_records)
     low, high = check_range("score_range", score_range)
+    unit = ScorePlan(num_records, (low, high), 1.0).sensitivity
+    mu = guarantee.to_gdp().mu
     if noise_std is not None:
         std = check_positive("score_noise", noise_std)
+        if unit / std >= mu:
+            raise InvalidArgumentError(
+                f"score_noise must be above {unit / mu:.3g} for {num_records} records, "
+                f"got {noise_std!r}: a single score would cost all of {guarantee!r}."
+            )
         return ScorePlan(num_records, (low, high), std)
-    unit = ScorePlan(num_records, (low, high), 1.0).sensitivity
-    least = least_multiplier or 1 / (_MU_SHARE * guarantee.to_gdp().mu)
+    least = least_multiplier or 1 / (_MU_SHARE * mu)
     std = max(_NOISE_SHARE * (high - low), least * unit)
     return ScorePlan(num_records, (low, high), std)

@@ -28,7 +28,7 @@ from botorch_dp.privacy import (
     SelectionEvent,
     least_noise,
 )
-from botorch_dp.privacy.budget import check_gaussian
+from botorch_dp.privacy.budget import check_gaussian, warn_of_large_delta
 
 _RANGE = (0.0, 1.0)
 _ASSUMPTIONS = (
@@ -72,6 +72,7 @@ class SelectionBudget(JointBudget):
         self.steps_per_run = check_count("steps_per_run", steps_per_run)
         self.records = check_choice("records", records, tuple(RECORDS))
         num_scored = self._check_numbers(num_records, num_validation_records)
+        warn_of_large_delta(self.guarantee, self.num_records)
         self.pad_to = None if pad_to is None else check_count("pad_to", pad_to)
         self.count = recommended_count() if count is None else count
         counted = self.count if pad_to is None else AtMost(self.count, pad_to)
@@ -108,7 +109,6 @@ class SelectionBudget(JointBudget):
             noise_multiplier=self.noise_multiplier,
             sample_rate=self.sample_rate,
             num_steps=self.steps_per_run,
-            guarantee=self.guarantee,
         )
 
     def pay_for_run(self, noise: str) -> None:

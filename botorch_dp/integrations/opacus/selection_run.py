@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.ledgers import ADJACENCY
 from botorch_dp.integrations.opacus.score import ScorePlan
 from botorch_dp.integrations.opacus.training import MakesPrivate, PlannedRun
@@ -44,6 +45,8 @@ class SelectionRun(MakesPrivate):
     ) -> None:
         self._plan, self._score_plan = plan, score_plan
         self._account, self._generator = account, generator
+        self._is_trained = False
+        self._score: float | None = None
 
     def planned_run(self) -> PlannedRun:
         """Return what the training run costs."""
@@ -58,6 +61,7 @@ class SelectionRun(MakesPrivate):
             adjacency=ADJACENCY,
             noise=noise,
         )
+        self._is_trained = True
 
     def score(self, private_scores: Tensor) -> float:
         """Return the mean of the records' scores with noise; higher is better.
@@ -66,9 +70,28 @@ class SelectionRun(MakesPrivate):
             private_scores: One score for each record. They are clipped to the budget's
                 ``score_range``.
         """
-        return self._score_plan.release(
+        self._score = self._score_plan.release(
             private_scores, account=self._account, generator=self._generator
         )
+        return self._score
+
+    def check(self, returned: Any) -> Any:
+        """Return what the user's function returned, if it comes from this run.
+
+        A score without noise, or a model that was trained in another way, is private.
+        """
+        is_pair = isinstance(returned, tuple) and len(returned) == 2
+        score, model = returned if is_pair else (returned, None)
+        if not isinstance(score, float) or score != self._score:
+            raise InvalidArgumentError(
+                "train_and_score must return run.score(...), or a pair of it and the "
+                "model, and not another score: only that one has noise."
+            )
+        if model is not None and not self._is_trained:
+            raise InvalidArgumentError(
+                "train_and_score must train its model with run.make_private(...)."
+            )
+        return returned
 
 
 @dataclass(frozen=True)
@@ -96,7 +119,7 @@ class TrainAndScore:
         run = SelectionRun(
             self.plan, self.score_plan, account=account, generator=generator
         )
-        return self.function(x, run)
+        return run.check(self.function(x, run))
 
 
 class JointSelection(PrivateSelection):

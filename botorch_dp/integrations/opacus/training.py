@@ -44,13 +44,15 @@ class PlannedRun:
             to which gradients are clipped.
         sample_rate: The probability that a record is in a batch.
         num_steps: The number of steps.
-        guarantee: The guarantee of everything together.
+        guarantee: The guarantee of everything together, for a warning if its delta is
+            large; None if that was checked before. The number of warnings must not
+            tell the number of runs of a selection.
     """
 
     noise_multiplier: float
     sample_rate: float
     num_steps: int
-    guarantee: Guarantee
+    guarantee: Guarantee | None = None
 
     @property
     def step_event(self) -> PoissonGaussianEvent:
@@ -210,7 +212,8 @@ def make_private(
     if criterion is not None:
         check_criterion(criterion)
     num_records = check_loader(data_loader, sample_rate=plan.sample_rate)
-    warn_of_large_delta(plan.guarantee, num_records)
+    if plan.guarantee is not None:
+        warn_of_large_delta(plan.guarantee, num_records, stacklevel=4)
     max_grad_norm = check_clip_norm("max_grad_norm", max_grad_norm)
     source = make_noise_source(generator, secure=False)
     source.check_device(device)
