@@ -85,9 +85,10 @@ class TestPlan:
         assert many.score_plan.noise_std == pytest.approx(0.005)
 
     def test_padding(self):
-        one = budget(pad_to=4)
-        count = AtMost(Poisson(6.0), 4)
+        one = budget(pad_to=3)
+        count = AtMost(Poisson(6.0), 3)
         score = one.score_plan.event
+        assert one.charges()[0][1].count == count
         assert 0.99 * 4.0 < cost(one.noise_multiplier, count, score=score) <= 4.0
 
     def test_renyi(self):
