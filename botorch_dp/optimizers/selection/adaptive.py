@@ -101,22 +101,12 @@ class Proposals(ABC):
     def density(self, private_history: History) -> Tensor:
         """Return each candidate's probability times m, within the limits.
 
-        A rule that fails at a history leads to the uniform distribution: an error
-        would tell of the history.
-
         Args:
             private_history: The index and the score of each run so far.
         """
-        uniform = torch.ones(self._num_candidates, dtype=torch.float64, device="cpu")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                weights = self.log_weights(private_history)
-            except Exception:
-                return uniform
-        if not _is_usable(weights, self._num_candidates):
-            return uniform
-        return bounded_density(weights, self.ratios)
+        return proposal_density(
+            self, private_history, size=self._num_candidates, ratios=self.ratios
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ratios={self.ratios})"
@@ -198,6 +188,13 @@ class GPProposals(Proposals):
         bound = posterior.mean + self.beta * posterior.variance.sqrt()
         return bound / self.temperature
 
+    def __repr__(self) -> str:
+        return (
+            f"GPProposals(ratios={self.ratios}, noise_variance={self.noise_variance}, "
+            f"beta={self.beta}, temperature={self.temperature}, "
+            f"num_uniform={self.num_uniform})"
+        )
+
 
 def bounded_density(log_weights: Tensor, ratios: tuple[float, float]) -> Tensor:
     r"""Return the density nearest to given weights within limits, with mean one.
@@ -245,15 +242,44 @@ def bounded_density(log_weights: Tensor, ratios: tuple[float, float]) -> Tensor:
     return density if is_one else torch.ones_like(density)
 
 
-def draw_index(proposals: Proposals, private_history: History, uniform: float) -> int:
-    """Return the index of a candidate, drawn from a proposal.
+def proposal_density(
+    proposals: Proposals,
+    private_history: History,
+    *,
+    size: int,
+    ratios: tuple[float, float],
+) -> Tensor:
+    """Return each candidate's probability times m, within the limits.
+
+    A rule that fails at a history leads to the uniform distribution: an error would
+    tell of the history.
 
     Args:
         proposals: The rule.
         private_history: The index and the score of each run so far.
+        size: The number m of candidates.
+        ratios: The limits (c, C) that were paid for.
+    """
+    uniform = torch.ones(size, dtype=torch.float64, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            weights = proposals.log_weights(private_history)
+        except Exception:
+            return uniform
+    if not _is_usable(weights, size):
+        return uniform
+    return bounded_density(weights, ratios)
+
+
+def draw_index(density: Tensor, uniform: float) -> int:
+    """Return the index of a candidate, drawn from a density.
+
+    Args:
+        density: A nonnegative number for each candidate.
         uniform: A uniform random number.
     """
-    total = proposals.density(private_history).cumsum(dim=0)
+    total = density.cumsum(dim=0)
     index = int(torch.searchsorted(total, uniform * total[-1], right=True))
     return min(index, len(total) - 1)
 

@@ -13,6 +13,7 @@ References:
         with Renyi Differential Privacy. ICLR 2022.
 """
 
+import copy
 import os
 import sys
 import uuid
@@ -23,9 +24,18 @@ import torch
 from torch import Tensor
 
 from botorch_dp._imports import import_extra
-from botorch_dp._validation import check_callable, check_choice, check_count
+from botorch_dp._validation import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_instance,
+)
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.selection.adaptive import Proposals, draw_index
+from botorch_dp.optimizers.selection.adaptive import (
+    Proposals,
+    draw_index,
+    proposal_density,
+)
 from botorch_dp.optimizers.selection.candidates import (
     CandidateBox,
     FiniteCandidates,
@@ -70,6 +80,7 @@ _TIMED = (
 
 
 _CPU = torch.device("cpu")
+_RULES = (Proposals, type(None))
 
 
 class PrivateSelection:
@@ -168,10 +179,12 @@ class PrivateSelection:
         generator: torch.Generator | None = None,
     ) -> None:
         self._candidates = make_candidates(candidates, bounds, transform)
-        self.proposals, self.n_jobs = proposals, _check_jobs(n_jobs)
+        self.n_jobs = _check_jobs(n_jobs)
+        # A copy, which learns the candidates of this selection.
+        self.proposals = copy.copy(check_instance("proposals", proposals, _RULES))
         self.pad_to = None if pad_to is None else check_count("pad_to", pad_to)
-        if proposals is not None:
-            self._candidates = self._proposable(proposals)
+        if self.proposals is not None:
+            self._candidates = self._proposable(self.proposals)
         self._default = (
             self._candidates.first()
             if default is None
@@ -181,7 +194,7 @@ class PrivateSelection:
         self.event = SelectionEvent(
             base=check_base(base, adjacency),
             count=count if self.pad_to is None else AtMost(count, self.pad_to),
-            proposal_ratios=(1.0, 1.0) if proposals is None else proposals.ratios,
+            proposal_ratios=proposals.ratios if proposals else (1.0, 1.0),
         )
         self.adjacency = adjacency
         self.unit = check_choice("unit", unit, UNITS)
@@ -231,6 +244,8 @@ class PrivateSelection:
         except BaseException as interruption:
             error = interruption
             own = user_traceback(error, sys._getframe())
+            if self.n_jobs != 1:  # the other frames are joblib's, which count the runs
+                own = error.__context__ = error.__cause__ = None
         # From here on, all that is known is the best run, or one error.
         if best is not None and best.error is not None:
             error, own = best.error, best.error.__traceback__
@@ -335,7 +350,13 @@ class PrivateSelection:
                 outcome = make_run(terms, self._draw(), seed)
             else:
                 assert isinstance(self._candidates, FiniteCandidates)
-                chosen = draw_index(self.proposals, history, self._uniform())
+                density = proposal_density(
+                    self.proposals,
+                    history,
+                    size=self._candidates.size,
+                    ratios=self.event.proposal_ratios,
+                )
+                chosen = draw_index(density, self._uniform())
                 outcome = make_run(terms, self._candidates.at(chosen), seed)
                 history.append((chosen, outcome.score))
             yield index, tie, outcome
@@ -396,7 +417,8 @@ class PrivateSelection:
 def _numbered_run(
     index: int, tie: float, terms: RunTerms, x: Any, seed: int
 ) -> tuple[int, float, RunOutcome]:
-    return index, tie, make_run(terms, x, seed)
+    # A thread or process that ends early would leave joblib waiting.
+    return index, tie, make_run(terms, x, seed, catch=BaseException)
 
 
 def _joblib() -> Any:

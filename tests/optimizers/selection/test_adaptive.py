@@ -17,6 +17,7 @@ from botorch_dp.optimizers.selection.adaptive import (
     Proposals,
     bounded_density,
     draw_index,
+    proposal_density,
 )
 
 RATIOS = st.tuples(st.floats(1e-3, 0.999), st.floats(1.001, 100.0))
@@ -96,11 +97,11 @@ class TestDensity:
         rule.is_trial = False
         density = rule.density([])
         uniform = (np.arange(300) + 0.5) / 300
-        drawn = [draw_index(rule, [], u) for u in uniform]
+        drawn = [draw_index(density, u) for u in uniform]
         counts = np.bincount(drawn, minlength=3) / 100
         np.testing.assert_allclose(counts, density.numpy(), atol=2e-2)
-        assert draw_index(rule, [], 2.0**-64) == 0
-        assert draw_index(rule, [], 1 - 2.0**-53) == 2
+        assert draw_index(density, 2.0**-64) == 0
+        assert draw_index(density, 1 - 2.0**-53) == 2
 
 
 class TestHistoriesNeverShow:
@@ -135,6 +136,14 @@ class TestHistoriesNeverShow:
             warnings.simplefilter("error")
             assert rule.density([(0, 1.0)]).tolist() == [1.0, 1.0, 1.0]
 
+    def test_the_limits_that_were_paid_for_are_kept(self):
+        # Whatever the rule says of itself in the meantime.
+        rule = Rule(torch.tensor([0.0, 9.0, 0.0], device="cpu"), ratios=(0.5, 2.0))
+        rule.start(3, None)
+        rule.is_trial, rule.ratios = False, (0.01, 2.99)
+        density = proposal_density(rule, [], size=3, ratios=(0.5, 2.0))
+        assert float(density.max()) <= 2.0
+
     def test_a_wrong_rule_is_found_before_any_history(self):
         rule = Rule(torch.zeros(2, device="cpu"))
         rule.is_trial = False
@@ -146,7 +155,7 @@ class TestHistoriesNeverShow:
         before = {key: repr(value) for key, value in vars(proposals).items()}
         proposals.density([(0, 0.123456), (3, 0.7), (5, 0.2)])
         assert {key: repr(value) for key, value in vars(proposals).items()} == before
-        assert repr(proposals) == "GPProposals(ratios=(0.5, 2.0))"
+        assert "0.123456" not in repr(proposals)
 
 
 class TestGaussianProcess:
@@ -199,8 +208,9 @@ class TestGaussianProcess:
     def test_draws_more_often_where_scores_are_high(self):
         proposals = started(ratios=(0.25, 2.5), beta=0.1)
         history = [(0, 0.1), (8, 0.9), (4, 0.5)]
+        density = proposals.density(history)
         uniform = stats.uniform.rvs(size=300, random_state=1)
-        drawn = np.array([draw_index(proposals, history, u) for u in uniform])
+        drawn = np.array([draw_index(density, u) for u in uniform])
         # Uniform draws would average 4; the standard error is about 0.15.
         assert drawn.mean() > 4.8
 

@@ -464,6 +464,28 @@ class TestParallel:
         assert ("in _divides" in shown) == (backend == "loky")
         assert len(selection.ledger) == 1
 
+    @pytest.mark.parametrize("backend", ["threading", "loky"])
+    def test_exits(self, backend):
+        joblib = pytest.importorskip("joblib")
+        with joblib.parallel_config(backend=backend), pytest.raises(SystemExit):
+            select(n_jobs=2).run(sys.exit)
+
+    def test_interruptions_of_the_caller(self, monkeypatch):
+        joblib = pytest.importorskip("joblib")
+
+        def interrupted(*args, **kwargs):
+            num_runs = 5  # noqa: F841
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(joblib, "Parallel", interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            select(n_jobs=2).run(_divides)
+        names, trace = [], caught.value.__traceback__
+        while trace is not None:
+            names.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        assert names[1:] == ["run"]
+
     def test_missing_joblib(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "joblib", None)
         with pytest.raises(ImportError, match=r"botorch-dp\[sklearn\]"):
@@ -497,7 +519,7 @@ class TestAdaptive:
         result = selection.run(problem)
         assert len({float(x) for x in problem.xs}) <= 16
         assert result.x.dtype == torch.float64
-        assert "GPProposals(ratios=(0.5, 3.0))" in str(result.certificate)
+        assert "GPProposals(ratios=(0.5, 3.0)" in str(result.certificate)
 
     def test_finds_better_scores(self, double):
         points = torch.linspace(0, 1, 64, **double).unsqueeze(-1)
@@ -512,6 +534,15 @@ class TestAdaptive:
             found = outcomes(selection, scores, 60)
             means.append(np.mean([one.score for one in found]))
         assert means[1] > means[0]
+
+    def test_the_rule_of_the_caller_is_not_changed(self, double):
+        proposals = GPProposals()
+        before = dict(vars(proposals))
+        for num in (4, 9):
+            points = torch.linspace(0, 1, num, **double).unsqueeze(-1)
+            selection = select(candidates=points, proposals=proposals)
+            assert len(selection.proposals.density([])) == num
+        assert vars(proposals) == before
 
     def test_not_in_parallel(self, double):
         points = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
@@ -540,6 +571,7 @@ class TestArguments:
             ({"ledger": 1.0}, "ledger"),
             ({"guarantee": 1.0}, "guarantee"),
             ({"candidates": []}, "candidates"),
+            ({"proposals": "gp"}, "proposals"),
             ({"candidates": None}, "candidates or bounds"),
             ({"generator": 3}, "generator"),
         ],
