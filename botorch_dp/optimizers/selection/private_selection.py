@@ -17,13 +17,12 @@ import copy
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from botorch_dp._imports import import_extra
 from botorch_dp._validation import (
     check_callable,
     check_choice,
@@ -31,25 +30,18 @@ from botorch_dp._validation import (
     check_instance,
 )
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.selection.adaptive import (
-    Proposals,
-    draw_index,
-    proposal_density,
-)
+from botorch_dp.optimizers.selection.adaptive import Proposals
 from botorch_dp.optimizers.selection.candidates import (
     CandidateBox,
     FiniteCandidates,
     make_candidates,
 )
-from botorch_dp.optimizers.selection.randomness import fresh_globals
+from botorch_dp.optimizers.selection.random_runs import RandomRuns, check_jobs
 from botorch_dp.optimizers.selection.result import SelectionResult
 from botorch_dp.optimizers.selection.runs import (
     CLAIMED,
-    BestRun,
-    RunOutcome,
     RunTerms,
     check_base,
-    make_run,
     takes_account,
     user_traceback,
 )
@@ -79,7 +71,6 @@ _TIMED = (
 )
 
 
-_CPU = torch.device("cpu")
 _RULES = (Proposals, type(None))
 
 
@@ -179,7 +170,7 @@ class PrivateSelection:
         generator: torch.Generator | None = None,
     ) -> None:
         self._candidates = make_candidates(candidates, bounds, transform)
-        self.n_jobs = _check_jobs(n_jobs)
+        self.n_jobs = check_jobs(n_jobs)
         # A copy, which learns the candidates of this selection.
         self.proposals = copy.copy(check_instance("proposals", proposals, _RULES))
         self.pad_to = None if pad_to is None else check_count("pad_to", pad_to)
@@ -203,8 +194,14 @@ class PrivateSelection:
             self._check_cost(check_guarantee("guarantee", guarantee))
         check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
-        self._source = make_noise_source(generator, secure=False)
-        self._source.check_device(_CPU)
+        self._random_runs = RandomRuns(
+            self._candidates,
+            self.event,
+            make_noise_source(generator, secure=False),
+            proposals=self.proposals,
+            pad_to=self.pad_to,
+            n_jobs=self.n_jobs,
+        )
         self._runs: list[str] = []  # the identities of the calls of run()
 
     @property
@@ -233,14 +230,14 @@ class PrivateSelection:
             base=self.base,
             adjacency=self.adjacency,
             unit=self.unit,
-            seeded=isinstance(self._source, SeededNoise),
+            seeded=isinstance(self._random_runs.source, SeededNoise),
             process=os.getpid(),
         )
         self._pay(None if terms.takes_account else CLAIMED)
         certificate = self.certificate()  # now, since nothing may fail after the runs
         best, error, own = None, None, None
         try:
-            best = self._best_of_runs(terms)
+            best = self._random_runs.best(terms)
         except BaseException as interruption:
             error = interruption
             own = user_traceback(error, sys._getframe())
@@ -312,81 +309,10 @@ class PrivateSelection:
             self.event,
             mechanism=self.name,
             adjacency=self.adjacency,
-            noise=self._source.name,
+            noise=self._random_runs.source.name,
             unit=self.unit,
         )
         self._runs.append(account.run)
-
-    def _best_of_runs(self, terms: RunTerms) -> RunOutcome | None:
-        """Return the best run, or None if there is none. Here, everything is private.
-
-        Nothing in here may be kept elsewhere: not the number of runs, and nothing of a
-        run that was not selected.
-        """
-        num_counted = self.event.count.draw(self._source)
-        num_made = num_counted if self.pad_to is None else self.pad_to
-        best = BestRun()
-        with fresh_globals(self._seed()):
-            outcomes = (
-                self._one_by_one(terms, num_made)
-                if self.n_jobs == 1
-                else self._in_parallel(terms, num_made)
-            )
-            for index, tie, outcome in outcomes:
-                if index < num_counted:
-                    best.offer(outcome, tie)
-                    if outcome.error is not None and self.pad_to is None:
-                        break
-        return best.outcome
-
-    def _one_by_one(
-        self, terms: RunTerms, num_runs: int
-    ) -> Iterator[tuple[int, float, RunOutcome]]:
-        """Yield runs one after the other, with their numbers and tie breakers."""
-        history: list[tuple[int, float]] = []
-        for index in range(num_runs):
-            tie, seed = self._uniform(), self._seed()
-            if self.proposals is None:
-                outcome = make_run(terms, self._draw(), seed)
-            else:
-                assert isinstance(self._candidates, FiniteCandidates)
-                density = proposal_density(
-                    self.proposals,
-                    history,
-                    size=self._candidates.size,
-                    ratios=self.event.proposal_ratios,
-                )
-                chosen = draw_index(density, self._uniform())
-                outcome = make_run(terms, self._candidates.at(chosen), seed)
-                history.append((chosen, outcome.score))
-            yield index, tie, outcome
-
-    def _in_parallel(
-        self, terms: RunTerms, num_runs: int
-    ) -> Iterator[tuple[int, float, RunOutcome]]:
-        """Yield runs as they finish, with their numbers and tie breakers."""
-        joblib = _joblib()
-        drawn = [
-            (index, self._uniform(), self._seed(), self._draw())
-            for index in range(num_runs)
-        ]
-        # Explicitly silent: joblib's own configuration could make it count aloud.
-        parallel = joblib.Parallel(
-            n_jobs=self.n_jobs, verbose=0, return_as="generator_unordered"
-        )
-        yield from parallel(
-            joblib.delayed(_numbered_run)(index, tie, terms, x, seed)
-            for index, tie, seed, x in drawn
-        )
-
-    def _draw(self) -> Any:
-        return self._candidates.draw(self._source, _CPU)
-
-    def _uniform(self) -> float:
-        return float(self._source.uniform(torch.Size([]), _CPU))
-
-    def _seed(self) -> int:
-        return int(self._uniform() * 2**53)
 
     def _proposable(self, proposals: Proposals) -> FiniteCandidates:
         """Return finite candidates, and tell the proposals about them."""
@@ -412,25 +338,3 @@ class PrivateSelection:
                 f"{spent.amount:.6g} by {spent.method}, got {guarantee!r}: take a base "
                 "with more noise, or a count with a smaller mean."
             )
-
-
-def _numbered_run(
-    index: int, tie: float, terms: RunTerms, x: Any, seed: int
-) -> tuple[int, float, RunOutcome]:
-    # A thread or process that ends early would leave joblib waiting.
-    return index, tie, make_run(terms, x, seed, catch=BaseException)
-
-
-def _joblib() -> Any:
-    return import_extra("joblib", extra="sklearn", purpose="n_jobs other than 1")
-
-
-def _check_jobs(n_jobs: int) -> int:
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
-        raise InvalidArgumentError(
-            "n_jobs must be a whole number other than 0 (-1 uses all processors), got "
-            f"{n_jobs!r}."
-        )
-    if n_jobs != 1:
-        _joblib()  # fail here, not after the charge
-    return n_jobs

@@ -11,7 +11,6 @@ from botorch_dp import GDP
 from botorch_dp.optimizers.selection import adaptive
 from botorch_dp.optimizers.selection.adaptive import Proposals
 from botorch_dp.optimizers.selection.private_selection import PrivateSelection
-from botorch_dp.optimizers.selection.runs import RunTerms
 from botorch_dp.privacy import (
     AtMost,
     GaussianEvent,
@@ -21,12 +20,7 @@ from botorch_dp.privacy import (
     audit_epsilon,
     audit_mu,
 )
-
-
-def outcomes(selection, function, num):
-    """Return the best runs of many selections, without charges and certificates."""
-    terms = RunTerms(function, False, selection.base, "zero_out", "record", True, 0)
-    return [selection._best_of_runs(terms) for _ in range(num)]
+from tests.optimizers.selection.cases import outcomes
 
 
 class TestGaussianScores:
