@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from scipy import optimize, stats
 
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.selection import adaptive
 from botorch_dp.optimizers.selection.adaptive import (
     GPProposals,
     Proposals,
@@ -87,6 +88,17 @@ class TestDensity:
         assert density.argsort().tolist() == logs.argsort().tolist()
         assert torch.allclose(bounded_density(logs + 700, (0.2, 3.0)), density)
 
+    def test_enormous_differences(self):
+        logs = torch.tensor([0.0, 1e300, 5.0], dtype=torch.float64, device="cpu")
+        density = bounded_density(logs, (0.5, 1.9))
+        assert density.tolist() == pytest.approx([0.55, 1.9, 0.55], rel=1e-4)
+
+    def test_a_density_whose_mean_is_not_one_is_not_used(self, monkeypatch):
+        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
+        assert bounded_density(logs, (0.5, 2.0)).tolist() != [1.0, 1.0]
+        monkeypatch.setattr(adaptive, "_ROUNDING", -1.0)  # as if none were good enough
+        assert bounded_density(logs, (0.5, 2.0)).tolist() == [1.0, 1.0]
+
     def test_no_limits_to_move_in(self):
         logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
         assert bounded_density(logs, (1.0, 1.0)).tolist() == [1.0, 1.0]
@@ -132,9 +144,10 @@ class TestHistoriesNeverShow:
         rule = Rule(answer)
         rule.start(3, None)
         rule.is_trial = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             assert rule.density([(0, 1.0)]).tolist() == [1.0, 1.0, 1.0]
+        assert not caught
 
     def test_the_limits_that_were_paid_for_are_kept(self):
         # Whatever the rule says of itself in the meantime.
