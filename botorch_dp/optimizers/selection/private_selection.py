@@ -194,10 +194,11 @@ class PrivateSelection:
             self._check_cost(check_guarantee("guarantee", guarantee))
         check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
+        self._source = make_noise_source(generator, secure=False)
         self._random_runs = RandomRuns(
             self._candidates,
             self.event,
-            make_noise_source(generator, secure=False),
+            self._source,
             proposals=self.proposals,
             pad_to=self.pad_to,
             n_jobs=self.n_jobs,
@@ -230,7 +231,7 @@ class PrivateSelection:
             base=self.base,
             adjacency=self.adjacency,
             unit=self.unit,
-            seeded=isinstance(self._random_runs.source, SeededNoise),
+            seeded=isinstance(self._source, SeededNoise),
             process=os.getpid(),
         )
         self._pay(None if terms.takes_account else CLAIMED)
@@ -309,7 +310,7 @@ class PrivateSelection:
             self.event,
             mechanism=self.name,
             adjacency=self.adjacency,
-            noise=self._random_runs.source.name,
+            noise=self._source.name,
             unit=self.unit,
         )
         self._runs.append(account.run)
