@@ -55,7 +55,7 @@ class Proposals(ABC):
     """
 
     def __init__(
-        self, ratios: tuple[float, float] = (0.5, 2.0), *, num_points: int = 256
+        self, ratios: tuple[float, float] = (0.9, 1.1), *, num_points: int = 256
     ) -> None:
         self.ratios = _check_ratios(ratios)
         self.num_points = check_count("num_points", num_points, minimum=2)
@@ -118,6 +118,12 @@ class GPProposals(Proposals):
     The process has fixed hyperparameters. Scores are standardized by the history. The
     weight of a candidate is :math:`\exp((\mu + \beta \sigma) / \tau)`.
 
+    Wide limits are expensive. For the best of 16 runs on average (geometric, at least
+    2) of a training run with epsilon 2.4 at delta 1e-5, epsilon is 3.8 without
+    proposals, 4.3 with limits (0.9, 1.1), and 7.8 with (0.5, 2). 64 uniform runs cost
+    4.5, and in simulations they found better candidates than 16 runs with any of these
+    limits. So try more runs first; proposals are for runs that take very long.
+
     Args:
         ratios: The limits (c, C) of a proposal, relative to the uniform distribution.
         num_points: The number of Sobol points that stand for a box.
@@ -141,7 +147,7 @@ class GPProposals(Proposals):
 
     def __init__(
         self,
-        ratios: tuple[float, float] = (0.5, 2.0),
+        ratios: tuple[float, float],
         *,
         num_points: int = 256,
         kernel: Kernel | None = None,
@@ -272,7 +278,18 @@ def proposal_density(
     return bounded_density(weights, ratios)
 
 
-def draw_index(density: Tensor, uniform: float) -> int:
+def draw_index(proposals: Proposals, private_history: History, uniform: float) -> int:
+    """Return the index of a candidate, as a rule proposes it.
+
+    Args:
+        proposals: The rule, which was started.
+        private_history: The index and the score of each run so far.
+        uniform: A uniform random number.
+    """
+    return draw_from(proposals.density(private_history), uniform)
+
+
+def draw_from(density: Tensor, uniform: float) -> int:
     """Return the index of a candidate, drawn from a density.
 
     Args:

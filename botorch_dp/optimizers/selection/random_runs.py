@@ -9,7 +9,7 @@ from botorch_dp._imports import import_extra
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.selection.adaptive import (
     Proposals,
-    draw_index,
+    draw_from,
     proposal_density,
 )
 from botorch_dp.optimizers.selection.candidates import Candidates, FiniteCandidates
@@ -93,7 +93,7 @@ class RandomRuns:
                     size=self._candidates.size,
                     ratios=self._event.proposal_ratios,
                 )
-                chosen = draw_index(density, self._uniform())
+                chosen = draw_from(density, self._uniform())
                 outcome = make_run(terms, self._candidates.at(chosen), seed)
                 history.append((chosen, outcome.score))
             yield index, tie, outcome

@@ -17,8 +17,15 @@ from botorch_dp.optimizers.selection.adaptive import (
     GPProposals,
     Proposals,
     bounded_density,
+    draw_from,
     draw_index,
     proposal_density,
+)
+from botorch_dp.privacy import (
+    AtLeast,
+    PoissonGaussianEvent,
+    SelectionEvent,
+    TruncatedNegativeBinomial,
 )
 
 RATIOS = st.tuples(st.floats(1e-3, 0.999), st.floats(1.001, 100.0))
@@ -29,8 +36,8 @@ def grid(num=9):
     return points.unsqueeze(-1)
 
 
-def started(**kwargs):
-    proposals = GPProposals(**kwargs)
+def started(ratios=(0.5, 2.0), **kwargs):
+    proposals = GPProposals(ratios, **kwargs)
     proposals.start(9, grid())
     return proposals
 
@@ -60,7 +67,7 @@ class TestDensity:
     def test_within_the_limits_for_any_weights(self, logs, ratios):
         weights = torch.tensor(logs, dtype=torch.float64, device="cpu")
         density = bounded_density(weights, ratios)
-        # The probabilities that draw_index uses, relative to uniform ones.
+        # The probabilities that draw_from uses, relative to uniform ones.
         relative = density / density.sum() * len(density)
         assert float(relative.min()) >= ratios[0]
         assert float(relative.max()) <= ratios[1]
@@ -109,11 +116,12 @@ class TestDensity:
         rule.is_trial = False
         density = rule.density([])
         uniform = (np.arange(300) + 0.5) / 300
-        drawn = [draw_index(density, u) for u in uniform]
+        drawn = [draw_from(density, u) for u in uniform]
         counts = np.bincount(drawn, minlength=3) / 100
         np.testing.assert_allclose(counts, density.numpy(), atol=2e-2)
-        assert draw_index(density, 2.0**-64) == 0
-        assert draw_index(density, 1 - 2.0**-53) == 2
+        assert draw_from(density, 2.0**-64) == 0
+        assert draw_index(rule, [], 0.5) == draw_from(density, 0.5)
+        assert draw_from(density, 1 - 2.0**-53) == 2
 
 
 class TestHistoriesNeverShow:
@@ -223,9 +231,23 @@ class TestGaussianProcess:
         history = [(0, 0.1), (8, 0.9), (4, 0.5)]
         density = proposals.density(history)
         uniform = stats.uniform.rvs(size=300, random_state=1)
-        drawn = np.array([draw_index(density, u) for u in uniform])
+        drawn = np.array([draw_from(density, u) for u in uniform])
         # Uniform draws would average 4; the standard error is about 0.15.
         assert drawn.mean() > 4.8
+
+
+def test_the_costs_in_the_docstring():
+    run = ((PoissonGaussianEvent(1.1, 256 / 60_000), 14_062),)
+    for mean, ratios, expected in (
+        (16, (1.0, 1.0), 3.8),
+        (16, (0.9, 1.1), 4.3),
+        (16, (0.5, 2.0), 7.8),
+        (64, (1.0, 1.0), 4.5),
+    ):
+        count = AtLeast(TruncatedNegativeBinomial(mean - 1, 1.0), 2)
+        epsilon = SelectionEvent(run, count, ratios).epsilon_at(1e-5)
+        assert round(epsilon, 1) == expected
+        assert f"{expected:g}" in GPProposals.__doc__
 
 
 class TestArguments:
@@ -238,9 +260,9 @@ class TestArguments:
 
     def test_a_list_of_anything(self):
         with pytest.raises(InvalidArgumentError, match="has no distances"):
-            GPProposals().start(3, None)
+            GPProposals((0.5, 2.0)).start(3, None)
 
     @pytest.mark.parametrize("name", ["noise_variance", "beta", "temperature"])
     def test_positive(self, name):
         with pytest.raises(InvalidArgumentError, match=name):
-            GPProposals(**{name: 0.0})
+            GPProposals((0.5, 2.0), **{name: 0.0})

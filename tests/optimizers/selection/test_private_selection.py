@@ -304,7 +304,7 @@ class TestAdaptive:
         assert means[1] > means[0]
 
     def test_the_rule_of_the_caller_is_not_changed(self, double):
-        proposals = GPProposals()
+        proposals = GPProposals((0.5, 2.0))
         before = dict(vars(proposals))
         for num in (4, 9):
             points = torch.linspace(0, 1, num, **double).unsqueeze(-1)
@@ -315,7 +315,7 @@ class TestAdaptive:
     def test_not_in_parallel(self, double):
         points = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
         with pytest.raises(InvalidArgumentError, match="n_jobs must be 1"):
-            select(candidates=points, proposals=GPProposals(), n_jobs=2)
+            select(candidates=points, proposals=GPProposals((0.5, 2.0)), n_jobs=2)
 
 
 class TestArguments:

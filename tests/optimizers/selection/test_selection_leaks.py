@@ -65,7 +65,7 @@ class TestInterrupted:
             return 0.1234567 + len(models), model
 
         candidates = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
-        proposals = GPProposals() if adaptive else None
+        proposals = GPProposals((0.5, 2.0)) if adaptive else None
         selection = select(candidates=candidates, proposals=proposals)
         try:
             selection.run(interrupted)
