@@ -69,12 +69,15 @@ class RandomRuns:
         num_counted = self._event.count.draw(self.source)
         num_made = num_counted if self._pad_to is None else self._pad_to
         best = BestRun()
+        # The first error is selected, like a random one of several. Not so in parallel,
+        # where the first to end need not be the first.
+        may_stop = self._pad_to is None and self._n_jobs == 1
         with fresh_globals(self._seed()):
             runs = self._one_by_one if self._n_jobs == 1 else self._in_parallel
             for index, tie, outcome in runs(terms, num_made):
                 if index < num_counted:
                     best.offer(outcome, tie)
-                    if outcome.error is not None and self._pad_to is None:
+                    if outcome.error is not None and may_stop:
                         break
         return best.outcome
 

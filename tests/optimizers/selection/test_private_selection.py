@@ -10,7 +10,7 @@ from botorch_dp import GDP, ApproxDP, Ledger
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.optimizers.selection.adaptive import GPProposals
 from botorch_dp.optimizers.selection.private_selection import PrivateSelection
-from botorch_dp.optimizers.selection.runs import CLAIMED
+from botorch_dp.optimizers.selection.runs import CLAIMED, BestRun
 from botorch_dp.privacy import GaussianEvent, PoissonGaussianEvent
 from botorch_dp.privacy.counts import (
     AtMost,
@@ -231,6 +231,20 @@ class TestParallel:
         shown = "".join(getattr(caught.value, "__notes__", []))
         assert ("in _divides" in shown) == (backend == "loky")
         assert len(selection.ledger) == 1
+
+    def test_the_tie_decides_which_error(self, monkeypatch):
+        # Not which of them is the first to end: all runs are compared.
+        joblib = pytest.importorskip("joblib")
+        ties = []
+
+        def offer(best, outcome, tie):
+            assert isinstance(outcome.error, ZeroDivisionError)
+            ties.append(tie)
+
+        monkeypatch.setattr(BestRun, "offer", offer)
+        with joblib.parallel_config(backend="threading"):
+            select(n_jobs=2).run(_divides)
+        assert len(set(ties)) == 5
 
     @pytest.mark.parametrize("backend", ["threading", "loky"])
     def test_exits(self, backend):
