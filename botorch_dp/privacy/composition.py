@@ -191,11 +191,11 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
         yield Spending(epsilon, "epsilon", "exact Gaussian composition")
         return
     single = _single(groups)
-    closed = None if single is None else single.epsilon_at(delta)
-    if (
-        single is not None and closed is not None
-    ):  # the tight curve: no other bound is smaller
-        yield Spending(closed, "epsilon", single.method_at(delta))
+    closed = False
+    for epsilon, method in () if single is None else single.bounds_at(delta):
+        yield Spending(epsilon, "epsilon", method)
+        closed = True
+    if closed:  # no other bound is smaller
         return
     choice = _pure_and_mu(groups)
     if choice is not None and _has_tight_choice(groups):
@@ -346,10 +346,15 @@ def total_rdp(groups: Groups) -> FloatArray:
     return sum((count * event.rdp() for event, count in groups), start=zero)
 
 
-def total_pld(groups: Groups) -> PLD | None:
-    """Return the privacy loss distribution of a history, on a grid that suits it."""
+def total_pld(groups: Groups, coarseness: int = 1) -> PLD | None:
+    """Return the privacy loss distribution of a history, on a grid that suits it.
+
+    Args:
+        groups: The history.
+        coarseness: How many times coarser than usual the grid is.
+    """
     # A power of two, so that a whole range of histories shares one grid and its cache.
-    finest = max(1e-5, min(_scale(groups), 1e4) / _PLD_POINTS)
+    finest = max(1e-5, min(_scale(groups), 1e4) * coarseness / _PLD_POINTS)
     interval = 2.0 ** math.floor(math.log2(finest))
     smallest = min(
         (event.approx[0] for event, _ in groups if event.approx), default=0.0
