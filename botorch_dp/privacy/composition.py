@@ -207,8 +207,7 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
-    elif len(groups) > 1:
-        # One kind of release may have a curve only and another no PLD.
+    elif len(groups) > 1 and _lacks_renyi(groups):
         parts = [spent_at(frozenset({group}), delta / len(groups)) for group in groups]
         epsilon = sum(part.amount for part in parts)
         yield Spending(epsilon, "epsilon", "basic composition of parts")
@@ -265,7 +264,7 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     pld = total_pld(groups)
     if pld is not None:
         yield float(pld.get_delta_for_epsilon(epsilon))
-    elif len(groups) > 1:  # basic composition of parts, in proportion to their cost
+    elif len(groups) > 1 and _lacks_renyi(groups):  # in proportion to their cost
         costs = {
             group: spent_at(frozenset({group}), _TYPICAL_DELTA) for group in groups
         }
@@ -274,6 +273,11 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
             delta_at(frozenset({group}), scale * cost.amount)
             for group, cost in costs.items()
         )
+
+
+def _lacks_renyi(groups: Groups) -> bool:
+    """Return whether some release has no Renyi bound, as selections with a floor."""
+    return not np.isfinite(total_rdp(groups)).any()
 
 
 def _single(groups: Groups) -> PrivacyEvent | None:
