@@ -2,9 +2,9 @@ r"""The best of a random number of private training runs, for little more than o
 
 A run trains a model at a candidate x and scores it, with privacy. A selection draws a
 number K of runs from a public distribution, makes K independent runs at random
-candidates, and releases the best one. The cost is that of about one to three runs,
-however many there are on average [Liu2019private]_, [Papernot2022hyperparameter]_: see
-``docs/theory/selection.md``.
+candidates, and releases the best one. For suitable distributions, the cost is that of
+two or three runs, however many there are on average [Liu2019private]_,
+[Papernot2022hyperparameter]_: see ``docs/theory/selection.md``.
 
 References:
     .. [Liu2019private] J. Liu and K. Talwar. Private Selection from Private Candidates.
@@ -69,8 +69,6 @@ _TIMED = (
     "the running time is not hidden: who can tell the number K of runs from it sees "
     "the best of K runs, which may cost as much as K runs (pad_to= fixes their number)"
 )
-
-
 _RULES = (Proposals, type(None))
 
 
