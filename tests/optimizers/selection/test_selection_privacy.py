@@ -11,7 +11,6 @@ from botorch_dp import GDP
 from botorch_dp.optimizers.selection import adaptive
 from botorch_dp.optimizers.selection.adaptive import Proposals
 from botorch_dp.optimizers.selection.private_selection import PrivateSelection
-from botorch_dp.optimizers.selection.runs import RunTerms
 from botorch_dp.privacy import (
     AtMost,
     GaussianEvent,
@@ -21,12 +20,7 @@ from botorch_dp.privacy import (
     audit_epsilon,
     audit_mu,
 )
-
-
-def outcomes(selection, function, num):
-    """Return the best runs of many selections, without charges and certificates."""
-    terms = RunTerms(function, False, selection.base, "zero_out", "record", True, 0)
-    return [selection._best_of_runs(terms) for _ in range(num)]
+from tests.optimizers.selection.cases import outcomes
 
 
 class TestGaussianScores:
@@ -119,8 +113,45 @@ def exact_outputs(rule, private_bit):
     return outputs
 
 
-def largest_loss(rule):
-    low, high = (exact_outputs(rule, bit) for bit in (0, 1))
+def exact_failures(rule, private_bit):
+    """Return the same if a score of 1 is an error, which ends the selection."""
+    counts, outputs = COUNT.probabilities(3), {}
+
+    def add(output, share):
+        outputs[output] = outputs.get(output, 0.0) + share
+
+    def follow(history, share):
+        if history and history[-1][1] == 1.0:
+            add(history[-1], counts[len(history) :].sum() * share)
+            return
+        if history:
+            best = max(score for _, score in history)
+            winners = [run for run in history if run[1] == best]
+            for winner in winners:
+                add(winner, counts[len(history)] * share / len(winners))
+        if len(history) < 3:
+            density = rule.density(history)
+            for index, proposed in enumerate((density / density.sum()).tolist()):
+                for score, probability in scores_of(index, private_bit):
+                    follow([*history, (index, score)], share * proposed * probability)
+
+    follow([], 1.0)
+    return outputs
+
+
+class Arbitrary(Proposals):
+    """Large weights that depend on the history in no sensible way."""
+
+    seed = 0
+
+    def log_weights(self, private_history):
+        seed = hash((self.seed, tuple(private_history))) % 2**32
+        weights = 50 * np.random.default_rng(seed).normal(size=self._num_candidates)
+        return torch.tensor(weights, dtype=torch.float64, device="cpu")
+
+
+def largest_loss(rule, exact=exact_outputs):
+    low, high = (exact(rule, bit) for bit in (0, 1))
     for side in (low, high):
         assert sum(side.values()) == pytest.approx(1.0)
     return max(abs(math.log(low[output] / high[output])) for output in low)
@@ -158,6 +189,15 @@ class TestProposals:
             lambda logs, ratios: logs.softmax(dim=0) * len(logs),
         )
         assert largest_loss(self.spy()) > claim
+
+    def test_errors_cost_no_more_than_results(self):
+        claim, losses = self.selection().event.pure_epsilon, []
+        for seed in range(10):
+            rule = Arbitrary(RATIOS)
+            rule.seed = seed
+            rule.start(NUM_MEASURING + NUM_CODES, None)
+            losses.append(largest_loss(rule, exact_failures))
+        assert EPSILON < max(losses) <= claim
 
     def test_selections_have_this_distribution(self, generator):
         exact = exact_outputs(self.spy(), private_bit=1)
