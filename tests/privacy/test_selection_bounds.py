@@ -11,6 +11,7 @@ from scipy.stats import beta, binom, norm
 
 from botorch_dp.privacy import (
     AtLeast,
+    AtMost,
     Binomial,
     Poisson,
     TruncatedNegativeBinomial,
@@ -333,6 +334,14 @@ class TestNumerics:
         epsilons = np.linspace(0.0, 5.0, 3000)
         found = way.deltas(epsilons)
         assert found[::500] == pytest.approx([way.delta(e) for e in epsilons[::500]])
+
+    def test_slopes_that_underflow(self):
+        # z^39 is zero in double precision: no pure or Renyi bound, but a delta.
+        count = AtMost(AtLeast(Poisson(4.0), 40), 50)
+        assert largest_log_ratio(0.1, count) == math.inf
+        bound = selection_bound(gaussian_profile(0.1), count)
+        assert (bound.rdp(RDP_ORDERS, RDP_ORDERS * 0.005) == math.inf).all()
+        assert gaussian_delta(0.1, count, 2.0) <= bound.delta(2.0) < 1
 
     def test_weights_sum_to_the_mean(self):
         for count in COUNTS:
