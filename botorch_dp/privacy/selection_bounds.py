@@ -93,7 +93,9 @@ class OneWayBound:
     def log_factors(self, orders: FloatArray) -> FloatArray:
         """Return the largest log of g(t)^a g(T(t))^(1-a) at each order a."""
         own, other = self.log_slopes
-        return np.array([np.max(own + (a - 1) * (own - other)) for a in orders])
+        with np.errstate(invalid="ignore"):
+            largest = [np.max(own + (a - 1) * (own - other)) for a in orders]
+        return _nan_to_inf(np.array(largest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +178,15 @@ def largest_log_ratio(
     low, high = ratios
     ends = np.array([high, low * math.exp(-epsilon)]) * _SMALLEST_TAIL
     last = count.log_slope(np.minimum(ends, 1.0))
-    largest = np.max(own[:-1] - other[:-1])
-    return max(float(largest), float(last[0] - last[1]) + math.log(high / low))
+    with np.errstate(invalid="ignore"):
+        end = last[0] - last[1] + math.log(high / low)
+        losses = np.append(own[:-1] - other[:-1], end)
+    return float(_nan_to_inf(losses).max())
+
+
+def _nan_to_inf(values: FloatArray) -> FloatArray:
+    """Return infinity for the ratio of two slopes that both underflow."""
+    return np.where(np.isnan(values), np.inf, values)
 
 
 def _one_way_bound(

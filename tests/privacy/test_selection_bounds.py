@@ -11,12 +11,17 @@ from scipy.stats import beta, binom, norm
 
 from botorch_dp.privacy import (
     AtLeast,
+    AtMost,
     Binomial,
     Poisson,
     TruncatedNegativeBinomial,
     curves,
 )
-from botorch_dp.privacy.loss_distributions import RDP_ORDERS, gaussian_pld
+from botorch_dp.privacy.loss_distributions import (
+    RDP_ORDERS,
+    gaussian_pld,
+    parameter_pld,
+)
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection_bounds import largest_log_ratio, selection_bound
 from tests.privacy.selection_cases import (
@@ -333,6 +338,25 @@ class TestNumerics:
         epsilons = np.linspace(0.0, 5.0, 3000)
         found = way.deltas(epsilons)
         assert found[::500] == pytest.approx([way.delta(e) for e in epsilons[::500]])
+
+    def test_what_may_never_be_returned_counts_in_full(self):
+        # Losses are infinite with probability 0.01. The worst of two runs may then be
+        # impossible on the other data set: g(T(t)) = 0 up to 1 - t = 0.01.
+        profile = Profile.of_pld(parameter_pld(0.5, 0.01, 0.25))
+        way = selection_bound(profile, Binomial(2, 1.0)).ways[0]
+        assert way.weights.sum() == pytest.approx(2.0)
+        assert way.weights[way.shifts == math.inf].sum() == pytest.approx(
+            0.02, rel=0.02
+        )
+        assert 1 - 0.99**2 <= way.delta(50.0) <= 0.041
+
+    def test_slopes_that_underflow(self):
+        # z^39 is zero in double precision: no pure or Renyi bound, but a delta.
+        count = AtMost(AtLeast(Poisson(4.0), 40), 50)
+        assert largest_log_ratio(0.1, count) == math.inf
+        bound = selection_bound(gaussian_profile(0.1), count)
+        assert (bound.rdp(RDP_ORDERS, RDP_ORDERS * 0.005) == math.inf).all()
+        assert gaussian_delta(0.1, count, 2.0) <= bound.delta(2.0) < 1
 
     def test_weights_sum_to_the_mean(self):
         for count in COUNTS:

@@ -80,6 +80,16 @@ class TestLeastNoise:
         accountant = accountant_of(noise, count=TruncatedNegativeBinomial(4.0, 1.0))
         assert accountant.within(budget)
 
+    def test_is_confirmed_by_the_accountant(self, monkeypatch):
+        # A search that ends too early is corrected.
+        monkeypatch.setattr(selection_planning, "_solve", lambda *_, **__: 1.0)
+        selection_planning._least_noise.cache_clear()
+        count = TruncatedNegativeBinomial(16.0, 1.0)
+        found = least_noise(ApproxDP(3.9, 1e-5), **PLAN, count=count)
+        selection_planning._least_noise.cache_clear()
+        assert accountant_of(found, count=count).within(ApproxDP(3.9, 1e-5))
+        assert found > 1.0
+
     def test_planning_takes_a_moment(self):
         # Seven options of a large training run. Processor time, and a margin for slow
         # machines: on an idle one it is about a second.
