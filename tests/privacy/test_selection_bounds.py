@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.stats import beta, binom, norm
 
 from botorch_dp.privacy import (
@@ -230,6 +231,42 @@ class TestAdaptiveProposals:
             for epsilon in (0.0, 0.5, 1.0):
                 delta = max(hockey_stick(a, b, epsilon), hockey_stick(b, a, epsilon))
                 assert delta <= bound.delta(epsilon) + 1e-12
+
+    @pytest.mark.parametrize("count", NUMBERS, ids=repr)
+    def test_densities_stay_between_their_bounds(self, count):
+        rng = np.random.default_rng(5)
+        p = np.array([0.3, 0.3, 0.2, 0.2])  # the candidates alternate
+        numbers = count.probabilities(count.most)
+        preferred = np.array([1.5, 0.5, 1.5, 0.5])
+        lowest, largest = np.full(4, np.inf), np.zeros(4)
+        for _ in range(60):
+            rules = {}
+
+            def rule(history, rules=rules):
+                default = preferred if rng.uniform() < 0.5 else 2 - preferred
+                return rules.setdefault(history, default)
+
+            found = adaptive_selected(p, rule, numbers)
+            lowest, largest = np.minimum(lowest, found), np.maximum(largest, found)
+        ends = np.append(0.0, np.cumsum(p))
+        for i in range(4):
+            f = np.linspace(ends[i], ends[i + 1], 1001)
+            up = np.minimum(1.5 * f, 1 - 0.5 * (1 - f))
+            down = np.maximum(0.5 * f, 1 - 1.5 * (1 - f))
+            high = 1.5 * trapezoid(np.exp(count.log_slope(up)), f)
+            low = 0.5 * trapezoid(np.exp(count.log_slope(down)), f)
+            assert low * (1 - 1e-6) <= lowest[i] <= largest[i] <= high * (1 + 1e-6)
+
+    @pytest.mark.parametrize("count", [Poisson(3.0), Binomial(3, 0.9)], ids=repr)
+    def test_largest_ratio_by_brute_force(self, count):
+        low, high, epsilon = 0.6, 1.7, 0.4
+        f = np.linspace(1e-6, 1.0, 200_001)
+        other = np.maximum(math.exp(-epsilon) * f, 1 - math.exp(epsilon) * (1 - f))
+        up = np.minimum(high * f, 1 - low * (1 - f))
+        down = np.maximum(low * other, 1 - high * (1 - other))
+        losses = count.log_slope(up) - count.log_slope(down) + math.log(high / low)
+        found = largest_log_ratio(epsilon, count, (low, high))
+        assert losses.max() <= found <= losses.max() + 2e-3
 
     def test_proposals_can_learn_the_data(self):
         # Each run releases a bit of the data by randomized response. Scores are
