@@ -38,6 +38,17 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.ldp.simulation import LDPBO
     from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
     from botorch_dp.optimizers.release.private_bo import PrivateBO
+    from botorch_dp.optimizers.vote.ballots import (
+        ApprovalBallot,
+        Ballot,
+        CenteredBallot,
+        RankBallot,
+        RegretBallot,
+        ScoreBallot,
+    )
+    from botorch_dp.optimizers.vote.election import Election
+    from botorch_dp.optimizers.vote.server import VoteResult, VoteServer
+    from botorch_dp.optimizers.vote.simulation import PrivateVote
 
 __all__ = [
     "DPFTSDE",
@@ -47,7 +58,11 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
+    "ApprovalBallot",
+    "Ballot",
+    "CenteredBallot",
     "DPFTSServer",
+    "Election",
     "Expectation",
     "FTSAgent",
     "FTSAgents",
@@ -66,11 +81,17 @@ __all__ = [
     "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
+    "PrivateVote",
     "RandomSearch",
+    "RankBallot",
+    "RegretBallot",
+    "ScoreBallot",
     "SearchPlan",
     "Step",
     "StepSchedule",
     "ThompsonSampling",
+    "VoteResult",
+    "VoteServer",
     "expect",
     "longest_message",
     "mallows_weighted",
