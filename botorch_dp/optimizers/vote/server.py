@@ -309,6 +309,7 @@ class VoteServer(Stateful):
         )
 
     def _certified_parameters(self) -> dict[str, Any]:
+        honest = {} if self.num_honest is None else {"num_honest": self.num_honest}
         return {
             "method": self.name,
             "num_agents": self.election.num_agents,
@@ -316,7 +317,7 @@ class VoteServer(Stateful):
             "candidates_per_agent": self.election.num_scores,
             "ballot": self.election.ballot.to_dict(),
             "trust": self.trust,
-            "num_honest": self.num_honest,
+            **honest,
             "budget": repr(self.guarantee),
         }
 
