@@ -393,14 +393,17 @@ def judge(name: str) -> list[Row]:
     rows = [
         _row(label, epsilon, columns) for (label, epsilon), columns in found.items()
     ]
-    for epsilon in EPSILONS:
-        for other in ("no tuning: a good guess", "each agent alone"):
-            label = f"vote, minus {other.removeprefix('no tuning: ')}"
-            pairs = zip(found["vote", epsilon], found[other, ""], strict=True)
-            gains = [
-                [a - b for a, b in zip(*columns, strict=True)] for columns in pairs
-            ]
-            rows.append(_row(label, epsilon, gains))
+    for other in (
+        ("no tuning: a good guess", ""),
+        ("each agent alone", ""),
+        ("alone, smoothed scores", ""),
+        ("FTS, not private", ""),
+        ("DP-FTS-DE", 1.0),
+    ):
+        pairs = zip(found["vote", 1.0], found[other], strict=True)
+        gains = [[a - b for a, b in zip(*columns, strict=True)] for columns in pairs]
+        label = f"vote, minus {other[0].removeprefix('no tuning: ')}"
+        rows.append(_row(label, 1.0, gains))
     return rows
 
 
@@ -423,10 +426,19 @@ def kernel() -> list[Row]:
     all its data; it is pure for a vote, and at delta = 1e-5 for DP-FTS-DE (P = 4,
     q = 0.25, S = 22, 40 broadcasts, 50 evaluations for each agent; length scale 0.4,
     variance 0.01, noise variance 0.005). FTS is the same without noise and with P = 1.
-    Alone, smoothed: the posterior mean of a Gaussian process on the agent's own scores.
-    Own where better: an agent prefers its own choice if that is better on its own
-    validation records by two standard errors. 5 seeds of the split; errors are standard
-    errors over seeds, and of paired differences in the last rows.
+    Alone, smoothed: the posterior mean of a Gaussian process on the agent's own scores,
+    whose length scale and noise were chosen on the tasks above. Own where better: an
+    agent prefers its own choice if that is better on its own validation records by two
+    standard errors. 5 seeds of the split; errors are standard errors over seeds, and of
+    paired differences in the last rows.
+
+    At epsilon 1 a vote is better than tuning alone on all four splits, by 0.6 to 2.6
+    points, and within 0.2 points of the best common candidate. FTS and DP-FTS-DE are
+    like Thompson sampling alone, at every epsilon: their agents pick what is best on
+    their own 30 validation records, and the best of many such scores is mostly luck.
+    On Adult the guess is as good as the vote, so that tuning can only keep what is
+    there; the vote does, and tuning alone does not. Agents who overrule the vote gain
+    nothing, even if their labels differ.
     """
     return judge("kernel")
 
@@ -435,7 +447,10 @@ def softmax() -> list[Row]:
     """Softmax regression on Adult and MNIST: test accuracy, mean over 100 agents
 
     As above, with 135 candidates: learning rate, penalty and dropout. The guess is 0.1,
-    1e-4 and no dropout.
+    1e-4 and no dropout. On MNIST it is far off (the learning rate should be ten to
+    thirty times as large), and on Adult it is right; the vote finds both. On MNIST
+    smoothing closes most of the gap between an agent alone and the vote, on Adult it
+    does not.
     """
     return judge("softmax")
 
@@ -447,7 +462,9 @@ def trust() -> list[Row]:
     ballots are seen by the server, and the winner alone is public; pure epsilon.
     Aggregation: noise comes from the agents, two thirds of which are honest, and sums
     are public. Nobody: each agent protects itself. The last two have Gaussian noise at
-    delta = 1e-5 on all sums, so that fewer candidates mean less noise.
+    delta = 1e-5 on all sums, so that fewer candidates mean less noise. A dozen
+    candidates keep most of the gain without a trusted server if sums are aggregated
+    securely; in the local model it takes epsilon 4 or more.
     """
     rows: list[Row] = []
     few = coarse(KERNEL, 3)
@@ -476,8 +493,9 @@ def trust() -> list[Row]:
 def how_many() -> list[Row]:
     """How many agents and records: MNIST, kernel classifier, iid, test accuracy
 
-    In per cent, 5 seeds. With few agents the noise of a vote is large beside the sums;
-    with many records an agent can tune alone.
+    In per cent, 5 seeds. Ten agents are enough at epsilon 1, and thirty at 0.5. The
+    gain over tuning alone is smaller with many records, and still there with 150 to
+    validate with.
     """
     rows: list[Row] = []
     cases = [((60, 30), n) for n in (10, 30, 100, 200)]
