@@ -359,9 +359,10 @@ def accuracies(method: Callable[[Tables, int], float], model: str) -> list[list[
 
 def judge(name: str) -> list[Row]:
     model = MODELS[name]
-    guess = model.guessed()
+    guess, other = model.guessed(), model.guessed(model.other_guess)
     methods: list[tuple[str, object, Callable[[Tables, int], float]]] = [
         ("no tuning: a good guess", "", lambda t, s: float(t.test[:, guess].mean())),
+        ("another guess", "", lambda t, s: float(t.test[:, other].mean())),
         ("each agent alone", "", _alone),
         ("alone, smoothed scores", "", lambda t, s: alone_smoothed(t, model)),
         (
@@ -393,16 +394,17 @@ def judge(name: str) -> list[Row]:
     rows = [
         _row(label, epsilon, columns) for (label, epsilon), columns in found.items()
     ]
-    for other in (
+    for base in (
         ("no tuning: a good guess", ""),
+        ("another guess", ""),
         ("each agent alone", ""),
         ("alone, smoothed scores", ""),
         ("FTS, not private", ""),
         ("DP-FTS-DE", 1.0),
     ):
-        pairs = zip(found["vote", 1.0], found[other], strict=True)
+        pairs = zip(found["vote", 1.0], found[base], strict=True)
         gains = [[a - b for a, b in zip(*columns, strict=True)] for columns in pairs]
-        label = f"vote, minus {other[0].removeprefix('no tuning: ')}"
+        label = f"vote, minus {base[0].removeprefix('no tuning: ')}"
         rows.append(_row(label, 1.0, gains))
     return rows
 
@@ -436,9 +438,18 @@ def kernel() -> list[Row]:
     points, and within 0.2 points of the best common candidate. FTS and DP-FTS-DE are
     like Thompson sampling alone, at every epsilon: their agents pick what is best on
     their own 30 validation records, and the best of many such scores is mostly luck.
-    On Adult the guess is as good as the vote, so that tuning can only keep what is
-    there; the vote does, and tuning alone does not. Agents who overrule the vote gain
-    nothing, even if their labels differ.
+    Agents who overrule the vote gain nothing, even if their labels differ.
+
+    A guess can be as good as a vote, and on Adult this one is: the vote is equal (iid)
+    or 0.09 points worse (by label). The other guess has a ridge of 0.1 and was chosen
+    with hindsight: it is right on MNIST and wrong on Adult. So the gain over a guess
+    says how bad the guess is. The vote is within 0.1 points of the better of the two on
+    every split, or above it.
+
+    What had been seen before: the sizes (60, 30) were fixed after a first look at Adult
+    and MNIST with several sizes, where means of validation scores beat tuning alone for
+    all of them. The first grid had no ridge of 1. With the nearest one, 0.56, the guess
+    was 2.0 points below the winner on MNIST, iid, not 3.9.
     """
     return judge("kernel")
 
@@ -447,10 +458,10 @@ def softmax() -> list[Row]:
     """Softmax regression on Adult and MNIST: test accuracy, mean over 100 agents
 
     As above, with 135 candidates: learning rate, penalty and dropout. The guess is 0.1,
-    1e-4 and no dropout. On MNIST it is far off (the learning rate should be ten to
-    thirty times as large), and on Adult it is right; the vote finds both. On MNIST
-    smoothing closes most of the gap between an agent alone and the vote, on Adult it
-    does not.
+    1e-4 and no dropout, and the other one, with hindsight, has a rate of 1. The first is
+    right on Adult and the second on MNIST; the vote is within 0.2 points of the right
+    one on each. On MNIST smoothing closes most of the gap between an agent alone and
+    the vote (by label, the rest is within two standard errors), on Adult it does not.
     """
     return judge("softmax")
 
@@ -493,8 +504,8 @@ def trust() -> list[Row]:
 def how_many() -> list[Row]:
     """How many agents and records: MNIST, kernel classifier, iid, test accuracy
 
-    In per cent, 5 seeds. Ten agents are enough at epsilon 1, and thirty at 0.5. The
-    gain over tuning alone is smaller with many records, and still there with 150 to
+    In per cent, 5 seeds. Ten agents gain at epsilon 1 and not at 0.5, thirty at both.
+    The gain over tuning alone is smaller with many records, and still there with 150 to
     validate with.
     """
     rows: list[Row] = []
@@ -519,6 +530,10 @@ def how_many() -> list[Row]:
             row[f"vote, epsilon {epsilon:g}"] = mean_and_error(
                 100 * vote(table, epsilon, seed) for seed, table in enumerate(found)
             )
+        row["vote, epsilon 1, minus alone"] = mean_and_error(
+            100 * (vote(table, 1.0, seed) - alone(table))
+            for seed, table in enumerate(found)
+        )
         best = (100 * float(t.test.mean(dim=0).max()) for t in found)
         row["best common"] = mean_and_error(best)
         rows.append(row)

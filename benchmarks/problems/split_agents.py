@@ -149,12 +149,14 @@ class TunedModel(ABC):
         hyperparameters: The hyperparameter of each coordinate.
         grid: The number of values of each.
         guess: What one would choose without tuning, as values.
+        other_guess: What somebody else might choose.
     """
 
     name: ClassVar[str]
     hyperparameters: ClassVar[tuple[Hyperparameter, ...]]
     grid: ClassVar[tuple[int, ...]]
     guess: ClassVar[tuple[float, ...]]
+    other_guess: ClassVar[tuple[float, ...]]
 
     def candidates(self) -> Tensor:
         """Return all points of the grid, ``m x D`` in the unit cube."""
@@ -166,12 +168,12 @@ class TunedModel(ABC):
         columns = zip(self.hyperparameters, self.candidates().unbind(-1), strict=True)
         return torch.stack([part.value(u) for part, u in columns], dim=-1)
 
-    def guessed(self) -> int:
-        """Return the index of the guess, which is on the grid."""
-        scale = self.settings().std(dim=0)
-        target = torch.tensor(self.guess, dtype=torch.float64)
-        distance = ((self.settings() - target) / scale).abs().sum(dim=-1)
-        return int(distance.argmin())
+    def guessed(self, guess: tuple[float, ...] | None = None) -> int:
+        """Return the index of a guess, which is on the grid."""
+        target = torch.tensor(guess or self.guess, dtype=torch.float64)
+        close = torch.isclose(self.settings(), target, rtol=1e-6).all(dim=-1)
+        (index,) = close.nonzero().squeeze(-1).tolist()
+        return int(index)
 
     def tables(
         self, records: Records, rows: Tensor, num_train: int, num_validation: int
@@ -209,6 +211,7 @@ class KernelClassifier(TunedModel):
     )
     grid = (11, 7)
     guess = (1.0, 1.0)
+    other_guess = (1.0, 0.1)
 
     def _hits(self, records: Records, rows: Tensor, num_train: int) -> Tensor:
         X, y = records.X[rows].double(), records.y[rows]
@@ -243,6 +246,7 @@ class SoftmaxRegression(TunedModel):
     )
     grid = (9, 5, 3)
     guess = (0.1, 1e-4, 0.0)
+    other_guess = (1.0, 1e-4, 0.0)
     num_epochs = 30
     batch_size = 20
 
