@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.ldp.simulation import LDPBO
     from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
     from botorch_dp.optimizers.release.private_bo import PrivateBO
+    from botorch_dp.optimizers.selection.adaptive import GPProposals, Proposals
+    from botorch_dp.optimizers.selection.composed_selection import (
+        ComposedResult,
+        ComposedSelection,
+    )
+    from botorch_dp.optimizers.selection.meter import RunMeter
+    from botorch_dp.optimizers.selection.private_selection import PrivateSelection
+    from botorch_dp.optimizers.selection.result import SelectionResult
     from botorch_dp.optimizers.vote.ballots import (
         ApprovalBallot,
         Ballot,
@@ -61,6 +69,8 @@ __all__ = [
     "ApprovalBallot",
     "Ballot",
     "CenteredBallot",
+    "ComposedResult",
+    "ComposedSelection",
     "DPFTSServer",
     "Election",
     "Expectation",
@@ -69,6 +79,7 @@ __all__ = [
     "FederatedResult",
     "FederatedSimulation",
     "Federation",
+    "GPProposals",
     "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
@@ -81,12 +92,16 @@ __all__ = [
     "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
+    "PrivateSelection",
     "PrivateVote",
+    "Proposals",
     "RandomSearch",
     "RankBallot",
     "RegretBallot",
+    "RunMeter",
     "ScoreBallot",
     "SearchPlan",
+    "SelectionResult",
     "Step",
     "StepSchedule",
     "ThompsonSampling",
