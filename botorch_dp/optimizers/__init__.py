@@ -38,6 +38,25 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.ldp.simulation import LDPBO
     from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
     from botorch_dp.optimizers.release.private_bo import PrivateBO
+    from botorch_dp.optimizers.selection.adaptive import GPProposals, Proposals
+    from botorch_dp.optimizers.selection.composed_selection import (
+        ComposedResult,
+        ComposedSelection,
+    )
+    from botorch_dp.optimizers.selection.meter import RunMeter
+    from botorch_dp.optimizers.selection.private_selection import PrivateSelection
+    from botorch_dp.optimizers.selection.result import SelectionResult
+    from botorch_dp.optimizers.vote.ballots import (
+        ApprovalBallot,
+        Ballot,
+        CenteredBallot,
+        RankBallot,
+        RegretBallot,
+        ScoreBallot,
+    )
+    from botorch_dp.optimizers.vote.election import Election
+    from botorch_dp.optimizers.vote.server import VoteResult, VoteServer
+    from botorch_dp.optimizers.vote.simulation import PrivateVote
 
 __all__ = [
     "DPFTSDE",
@@ -47,13 +66,20 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
+    "ApprovalBallot",
+    "Ballot",
+    "CenteredBallot",
+    "ComposedResult",
+    "ComposedSelection",
     "DPFTSServer",
+    "Election",
     "Expectation",
     "FTSAgent",
     "FTSAgents",
     "FederatedResult",
     "FederatedSimulation",
     "Federation",
+    "GPProposals",
     "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
@@ -66,11 +92,21 @@ __all__ = [
     "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
+    "PrivateSelection",
+    "PrivateVote",
+    "Proposals",
     "RandomSearch",
+    "RankBallot",
+    "RegretBallot",
+    "RunMeter",
+    "ScoreBallot",
     "SearchPlan",
+    "SelectionResult",
     "Step",
     "StepSchedule",
     "ThompsonSampling",
+    "VoteResult",
+    "VoteServer",
     "expect",
     "longest_message",
     "mallows_weighted",

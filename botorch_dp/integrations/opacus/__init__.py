@@ -24,9 +24,31 @@ from typing import TYPE_CHECKING
 from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
+    from botorch_dp.integrations.opacus.guesses import (
+        TrainingGuess,
+        adam_guess,
+        linear_scaling_guess,
+    )
     from botorch_dp.integrations.opacus.joint_budget import JointBudget
+    from botorch_dp.integrations.opacus.options import (
+        TrainingOption,
+        TrainingOptions,
+        plan_training,
+        recommended_count,
+    )
+    from botorch_dp.integrations.opacus.selection_run import SelectionRun
 
-__all__ = ["JointBudget"]
+__all__ = [
+    "JointBudget",
+    "SelectionRun",
+    "TrainingGuess",
+    "TrainingOption",
+    "TrainingOptions",
+    "adam_guess",
+    "linear_scaling_guess",
+    "plan_training",
+    "recommended_count",
+]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_imports(__name__)
