@@ -53,6 +53,8 @@ _DELTA_ROUNDING = 1e-12
 # usual grid of 1e-4 for every epsilon takes half a minute at epsilon = 278.
 _PLD_POINTS = 10_000
 _TYPICAL_DELTA = 1e-6
+# Larger epsilons would need grids that fill the memory, and protect nothing.
+_LARGEST_SCALE = 1e6
 # Each different event costs a convolution. With more of them than this there is no PLD.
 _MOST_PLD_GROUPS = 64
 
@@ -358,7 +360,10 @@ def total_pld(groups: Groups, coarseness: int = 1) -> PLD | None:
         coarseness: How many times coarser than usual the grid is.
     """
     # A power of two, so that a whole range of histories shares one grid and its cache.
-    finest = max(1e-5, min(_scale(groups), 1e4) * coarseness / _PLD_POINTS)
+    scale = _scale(groups)
+    if scale > _LARGEST_SCALE:
+        return None
+    finest = max(1e-5, min(scale, 1e4) * coarseness / _PLD_POINTS)
     interval = 2.0 ** math.floor(math.log2(finest))
     smallest = min(
         (event.approx[0] for event, _ in groups if event.approx), default=0.0

@@ -128,3 +128,30 @@ class TestMisuse:
     def test_gaussian_guarantees_have_no_plan(self):
         with pytest.raises(InvalidArgumentError, match="guarantee cannot be met"):
             least_noise(GDP(1.0), **PLAN, count=Poisson(3.0))
+
+
+class TestExtremes:
+    def test_a_score_that_costs_too_much_alone(self):
+        for noise_multiplier in (1e-3, 1e-6):  # large losses must not fill the memory
+            for count in (None, Poisson(16.0)):
+                with pytest.raises(InvalidArgumentError, match="cannot be met"):
+                    least_noise(
+                        ApproxDP(1.0, 1e-5),
+                        sampling_rate=0.1,
+                        num_steps=50,
+                        score=GaussianEvent(noise_multiplier),
+                        count=count,
+                    )
+
+    def test_hardly_ever_a_run(self):
+        noise = least_noise(
+            ApproxDP(1.0, 1e-5), sampling_rate=0.1, num_steps=50, count=Poisson(1e-6)
+        )
+        assert noise == 0.01  # P(K > 0) is below delta: no noise is needed
+
+    def test_tiny_epsilon(self):
+        options = {"sampling_rate": 0.1, "num_steps": 50}
+        budget, count = ApproxDP(0.01, 1e-5), Poisson(16.0)
+        noise = least_noise(budget, **options, count=count)
+        base = ((PoissonGaussianEvent(noise, 0.1), 50),)
+        assert 0.0095 < SelectionEvent(base, count).epsilon_at(1e-5) <= 0.01
