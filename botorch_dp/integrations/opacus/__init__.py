@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TrainingGuess,
         adam_guess,
         linear_scaling_guess,
+        settings_around,
     )
     from botorch_dp.integrations.opacus.joint_budget import JointBudget
     from botorch_dp.integrations.opacus.options import (
@@ -48,6 +49,7 @@ __all__ = [
     "linear_scaling_guess",
     "plan_training",
     "recommended_count",
+    "settings_around",
 ]
 
 if not TYPE_CHECKING:

@@ -41,13 +41,18 @@ References:
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from botorch_dp._validation import check_clip_norm, check_count, check_positive
+from botorch_dp._validation import (
+    check_clip_norm,
+    check_count,
+    check_instance,
+    check_positive,
+)
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.plan import check_sample_rate
 from botorch_dp.privacy import Guarantee, noise_multiplier_for
@@ -59,6 +64,7 @@ _MOMENTUM = 0.9
 _NUM_STEPS = 200
 _BATCHES_PER_EPOCH = 16
 _SMALLEST_BATCH = 64
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,53 @@ def adam_guess(
         max_grad_norm=check_clip_norm("max_grad_norm", max_grad_norm),
         noise_multiplier=noise,
     )
+
+
+def settings_around(
+    *guesses: TrainingGuess, num_settings: int = 32, factor: float = 10.0, seed: int = 0
+) -> list[TrainingGuess]:
+    """Return candidates of a selection: guesses, and settings in their neighbourhood.
+
+    Half of the list are the guesses themselves, so that a selection is unlikely to miss
+    them. The others have a clipping norm within a factor of a guess's norm, and noise
+    moves their parameters by as much as a guess's, within the same factor; both are
+    log-uniform. Everything follows from public facts, as for the guesses.
+
+    Args:
+        guesses: One or several guesses, for the noise multiplier of the selection.
+        num_settings: The length of the list, at least twice the number of guesses.
+        factor: The largest factor, above 1.
+        seed: The seed of the settings.
+
+    Example:
+        >>> guess = adam_guess(num_records=8000, noise_multiplier=2.0)
+        >>> candidates = settings_around(guess, num_settings=8)
+        >>> candidates.count(guess), len(candidates)
+        (4, 8)
+    """
+    if not guesses:
+        raise InvalidArgumentError("guesses must contain at least one guess.")
+    for guess in guesses:
+        check_instance("guesses", guess, TrainingGuess)
+    check_count("num_settings", num_settings, minimum=2 * len(guesses))
+    if check_positive("factor", factor) <= 1:
+        raise InvalidArgumentError(f"factor must be above 1, got {factor!r}.")
+    num_others = num_settings // 2
+    chosen = [guesses[i % len(guesses)] for i in range(num_settings)]
+    generator = torch.Generator(device=_CPU).manual_seed(seed)
+    exponents = 2 * torch.rand(num_others, 2, generator=generator, device=_CPU) - 1
+    others = []
+    for guess, (move, norm) in zip(chosen, exponents.tolist(), strict=False):
+        # Adam divides by the size of gradients, and with it by the clipping norm.
+        rate = move if guess.optimizer == "adam" else move - norm
+        others.append(
+            replace(
+                guess,
+                learning_rate=guess.learning_rate * factor**rate,
+                max_grad_norm=guess.max_grad_norm * factor**norm,
+            )
+        )
+    return chosen[num_others:] + others
 
 
 def _plan(
