@@ -129,8 +129,8 @@ class Poisson(Count):
         mean: The expected number of runs.
 
     Example:
-        >>> Poisson(16.0).probabilities(1).round(9)
-        array([1.13e-07, 1.80e-06])
+        >>> Poisson(2.0).probabilities(2).round(4)
+        array([0.1353, 0.2707, 0.2707])
     """
 
     mean: float

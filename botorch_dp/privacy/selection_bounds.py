@@ -154,8 +154,8 @@ def selection_bound(
     Example:
         >>> from botorch_dp.privacy.counts import Poisson
         >>> bound = selection_bound(Profile.of_pure(1.0), Poisson(8.0))
-        >>> round(bound.epsilon(1e-6), 2)
-        4.71
+        >>> round(bound.epsilon(1e-6), 1)
+        4.7
     """
     profiles = [profile] if profile.is_symmetric else [profile, profile.reversed()]
     ways = tuple(_one_way_bound(one, count, ratios) for one in profiles)

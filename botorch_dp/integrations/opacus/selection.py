@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from botorch_dp._validation import check_callable, check_choice, check_count
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.opacus.joint_budget import JointBudget, reported_delta
 from botorch_dp.integrations.opacus.ledgers import RECORDS, larger, ledger_paths
 from botorch_dp.integrations.opacus.options import recommended_count
@@ -143,6 +143,11 @@ class SelectionBudget(JointBudget):
     ) -> SelectionResult:
         """Train at random candidates, and release the best model."""
         check_callable("train_and_score", train_and_score)
+        if any(len(ledger) for ledger, _ in self.charges()):
+            raise BudgetExceededError(
+                f"{self.guarantee!r} was spent by an earlier selection, which used all "
+                "of it. Nothing was charged or trained."
+            )
         selection = JointSelection(
             candidates,
             bounds=bounds,

@@ -1,5 +1,7 @@
 """Which kind of budget the arguments ask for."""
 
+import copy
+
 import pytest
 
 from botorch_dp import GDP, ApproxDP
@@ -24,6 +26,7 @@ class TestKinds:
         budget = JointBudget(GDP(1.0), tuning="composition", num_runs=4, **PLAN)
         assert type(budget) is CompositionBudget
         assert budget.runs_left == 4
+        assert type(copy.copy(budget)) is CompositionBudget
         with pytest.raises(InvalidArgumentError, match="tuning='selection'"):
             budget.select([1], lambda x, run: 0.0)
 

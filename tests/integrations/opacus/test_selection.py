@@ -272,7 +272,7 @@ class TestSelect:
             one.select([0.1], function)
         assert calls == [2]  # paid before the first run: one entry, seen twice, or two
         for spent in (one, budget(**plan)):  # also after the file is opened again
-            with pytest.raises(BudgetExceededError):
+            with pytest.raises(BudgetExceededError, match="spent by an earlier"):
                 spent.select([0.1], function)
         assert len(calls) == 1
 
