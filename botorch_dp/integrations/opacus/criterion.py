@@ -65,7 +65,10 @@ class PrivateLoss:
 
     def backward(self) -> None:
         """Compute the gradients of all records."""
-        with self._passes.in_backward():
+        with self._passes.in_backward(), warnings.catch_warnings():
+            # Opacus's hooks need no gradients of inputs. The criterion changes filters
+            # of warnings, after which Python repeats those that it would show once.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
             self._terms.sum().backward()
 
     def detach(self) -> Tensor:

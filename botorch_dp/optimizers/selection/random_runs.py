@@ -1,5 +1,7 @@
 """A random number of runs, one by one or in parallel, and the best of them."""
 
+import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,7 @@ from botorch_dp.optimizers.selection.runs import (
     RunOutcome,
     RunTerms,
     make_run,
+    silent_warnings,
 )
 from botorch_dp.privacy.noise import NoiseSource
 from botorch_dp.privacy.selection import SelectionEvent
@@ -72,7 +75,7 @@ class RandomRuns:
         # The first error is selected, like a random one of several. Not so in parallel,
         # where the first to end need not be the first.
         may_stop = self._pad_to is None and self._n_jobs == 1
-        with fresh_globals(self._seed()):
+        with fresh_globals(self._seed()), silent_warnings():
             runs = self._one_by_one if self._n_jobs == 1 else self._in_parallel
             for index, tie, outcome in runs(terms, num_made):
                 if index < num_counted:
@@ -142,8 +145,11 @@ def check_jobs(n_jobs: int) -> int:
 def _numbered_run(
     index: int, tie: float, terms: RunTerms, x: Any, seed: int
 ) -> _Numbered:
-    # A thread or process that ends early would leave joblib waiting.
-    return index, tie, make_run(terms, x, seed, catch=BaseException)
+    # Threads must not change the filters of warnings, which they share.
+    is_thread = os.getpid() == terms.process
+    with contextlib.nullcontext() if is_thread else silent_warnings():
+        # A thread or process that ends early would leave joblib waiting.
+        return index, tie, make_run(terms, x, seed, catch=BaseException)
 
 
 def _joblib() -> Any:

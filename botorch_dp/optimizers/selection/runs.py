@@ -11,7 +11,8 @@ import inspect
 import math
 import os
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -64,6 +65,14 @@ class RunOutcome:
     score: float = -math.inf
     model: Any = None
     error: BaseException | None = None
+
+
+@contextlib.contextmanager
+def silent_warnings() -> Iterator[None]:
+    """Ignore all warnings, because their number may tell the number of runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def make_run(

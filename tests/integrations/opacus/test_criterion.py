@@ -197,6 +197,14 @@ class TestValues:
         assert (three / 3).item() == pytest.approx(one.item())
         assert (one * 3).detach().shape == ()
 
+    @pytest.mark.filterwarnings("error")
+    def test_a_hook_without_gradients_of_inputs_is_no_warning(self):
+        module, _, private, loader = run(
+            labels(), nn.CrossEntropyLoss(reduction="none")
+        )
+        inputs, targets = next(iter(loader))
+        private(module(inputs), targets).backward()
+
     def test_an_empty_batch(self):
         module, _, private, _ = run(labels(), nn.CrossEntropyLoss(reduction="none"))
         inputs = torch.zeros(0, 2)
