@@ -32,7 +32,8 @@ _NOT_BATCH_FIRST = (
     "criterion must be given tensors whose first dimension is the batch, such as the "
     "outputs of the module and the targets of the loader. Keep tokens or pixels in a "
     "dimension of their own. Tensors that are the same for all records, such as class "
-    "weights, must be part of the criterion."
+    "weights, must be part of the criterion. To evaluate the module, use "
+    "torch.no_grad()."
 )
 _NOT_AS_RETURNED = (
     "criterion must be given outputs as the module returned them, with the batch as "
