@@ -10,9 +10,11 @@ The same happens if the first dimension of a layer is time. The step is rejected
 number of times differs from the number of records. If every batch has all records, the
 two numbers may always agree, so the module is first called with two other batch sizes.
 With a criterion this happens at every sample rate. The size of a sampled batch is
-secret, so nothing visible may depend on whether it equals the number of times. If it
-does before a step has shown which dimension is the batch, the gradients of that batch
-count as zero.
+secret, so nothing visible may depend on whether it equals the number of times. So the
+gradients of a batch count as zero until an earlier step has shown which dimension is
+the batch: usually those of the first step, whatever the size of its batch is. If only
+batches counted as zero that have as many records as times, one record more or less
+would decide whether all others count.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -270,12 +272,14 @@ class PrivateModule(GradSampleModule):
         is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
         if not any(trained) or is_packed or tried in self.passes.tried:
             return
+        # Whatever the size is: one record more or less changes it, and must not decide
+        # whether all the others count.
+        self.passes.is_unclear = True
         sizes = self._rows_of_layers(args, kwargs)
         if len(sizes) != 1 or max(sizes) < 2:
             return
         size = sizes.pop()
         if any(list(tensor.shape).count(size) > 1 for tensor in tensors):
-            self.passes.is_unclear = True
             return
         is_first = any(tensor.dim() and len(tensor) == size for tensor in tensors)
         if not is_first and not self._cells:  # recurrent layers have their own rule
