@@ -34,6 +34,30 @@ def select(count=FIVE, candidates=XS, base=EVENT, **kwargs):
     return PrivateSelection(candidates, base=base, count=count, **kwargs)
 
 
+def warns(x):
+    warnings.warn("mine", UserWarning, stacklevel=1)
+    return x
+
+
+class TestWarnings:
+    """Their number would be the number of runs."""
+
+    @pytest.mark.parametrize("adaptive", [False, True])
+    def test_of_runs(self, adaptive, double):
+        candidates = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
+        proposals = GPProposals((0.5, 2.0)) if adaptive else None
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            select(candidates=candidates, proposals=proposals).run(warns)
+            assert [w for w in shown if "mine" in str(w.message)] == []
+            warns(0.5)  # afterwards they are shown again
+        assert len([w for w in shown if "mine" in str(w.message)]) == 1
+
+    def test_in_processes(self, capfd):
+        select(n_jobs=2).run(warns)
+        assert "mine" not in capfd.readouterr().err
+
+
 class TestInterrupted:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, KeyError])
     def test_paid_and_nothing_released(self, error):
