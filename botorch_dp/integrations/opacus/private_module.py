@@ -10,11 +10,9 @@ The same happens if the first dimension of a layer is time. The step is rejected
 number of times differs from the number of records. If every batch has all records, the
 two numbers may always agree, so the module is first called with two other batch sizes.
 With a criterion this happens at every sample rate. The size of a sampled batch is
-secret, so nothing visible may depend on whether it equals the number of times. So the
-gradients of a batch count as zero until an earlier step has shown which dimension is
-the batch: usually those of the first step, whatever the size of its batch is. If only
-batches counted as zero that have as many records as times, one record more or less
-would decide whether all others count.
+secret, so whether a batch counts must not depend on it: one record more or less would
+decide about all others. So a batch counts even if it has as many records as times, and
+inputs with time first are rejected at the first batch that has not.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -60,7 +58,6 @@ class Passes:
 
     Attributes:
         tried: The layers and input shapes that were tried with other batch sizes.
-        is_unclear: Whether the first dimension of the last inputs may not be the batch.
         num_added: The number of records of the current batch whose gradients are
             already added up.
         other_outputs: The positions of outputs whose first dimension is not the batch.
@@ -77,11 +74,9 @@ class Passes:
         self._read = read
         self._has_criterion = has_criterion
         self._is_in_backward = False
-        self._unconfirmed: set[Hashable] = set()
         self._batch = 0
         self._sizes: set[int] = set()
         self.tried: set[Hashable] = set()
-        self.is_unclear = False
         self.num_added = 0
         self.other_outputs: set[int] = set()
 
@@ -114,14 +109,6 @@ class Passes:
         finally:
             self._is_in_backward = False
 
-    def confirm_later(self, tried: Hashable) -> None:
-        """Store what was tried until a step has as many rows as records."""
-        self._unconfirmed.add(tried)
-
-    def confirm(self) -> None:
-        """Note that the step had as many rows as records."""
-        self.tried |= self._unconfirmed
-
     def next_record(self) -> Any:
         """Return a batch of the next record, where all records come in order."""
         if self._read is None or self._batches is None:
@@ -153,8 +140,6 @@ class Passes:
     def clear(self) -> None:
         """Forget all passes."""
         self._sizes.clear()
-        self._unconfirmed.clear()
-        self.is_unclear = False
 
 
 class PrivateModule(GradSampleModule):
@@ -272,20 +257,17 @@ class PrivateModule(GradSampleModule):
         is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
         if not any(trained) or is_packed or tried in self.passes.tried:
             return
-        # Whatever the size is: one record more or less changes it, and must not decide
-        # whether all the others count.
-        self.passes.is_unclear = True
         sizes = self._rows_of_layers(args, kwargs)
         if len(sizes) != 1 or max(sizes) < 2:
             return
         size = sizes.pop()
         if any(list(tensor.shape).count(size) > 1 for tensor in tensors):
-            return
+            return  # another batch will show which dimension is the batch
         is_first = any(tensor.dim() and len(tensor) == size for tensor in tensors)
         if not is_first and not self._cells:  # recurrent layers have their own rule
             raise InvalidArgumentError(_NOT_BATCH_FIRST)
         self._call_with_dummies(leaves, tree, size=size)
-        self.passes.confirm_later(tried)
+        self.passes.tried.add(tried)
 
     def _try_other_sizes(self, leaves: list[Any], tree: Any, *, size: int) -> None:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
