@@ -17,6 +17,10 @@ References:
         SSCI, 2015.
     .. [Becker1996adult] B. Becker and R. Kohavi. Adult. UCI Machine Learning
         Repository, 1996.
+    .. [LeCun1998mnist] Y. LeCun, C. Cortes and C. J. C. Burges. The MNIST Database of
+        Handwritten Digits. 1998.
+    .. [Papernot2022tuning] N. Papernot and T. Steinke. Hyperparameter Tuning with Renyi
+        Differential Privacy. ICLR, 2022.
 """
 
 import hashlib
@@ -96,6 +100,18 @@ DATASETS: dict[str, Dataset] = {
         origin="'Adult' [Becker1996adult], in the UCI Machine Learning Repository, CC "
         "BY 4.0: the 45,222 rows without gaps.",
     ),
+    "mnist": Dataset(
+        file="mnist.npz",
+        sha256="d2fc8bab397b964798b4c839bd1e705e10a4bb65f4d56a88002229d145796751",
+        origin="All of MNIST [LeCun1998mnist], CC BY-SA 3.0: 60,000 training images "
+        "and 10,000 test images of digits.",
+    ),
+    "papernot_steinke_mnist": Dataset(
+        file="papernot_steinke_mnist.npz",
+        sha256="7ff0475ec6951586b6a78de5595d3082320d6ccafe95acf6828b0d08a7cba0d8",
+        origin="Learning rates and accuracies of 1,012 DP-SGD runs on MNIST, published "
+        "with [Papernot2022tuning], Apache 2.0.",
+    ),
 }
 
 
@@ -106,7 +122,8 @@ def load_dataset(
 
     Args:
         name: One of ``DATASETS``: ``"substitute_pol"``, ``"ct_slices_fragment"``,
-            ``"landmine"``, ``"har"``, ``"creditcard"``, ``"uber"`` or ``"adult"``.
+            ``"landmine"``, ``"har"``, ``"creditcard"``, ``"uber"``, ``"adult"``,
+            ``"mnist"`` or ``"papernot_steinke_mnist"``.
         data_dir: The folder with the files; by default the value of the environment
             variable ``BOTORCH_DP_DATA``.
 
