@@ -8,12 +8,13 @@ the score is drawn many times.
 """
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from scipy.special import gammaln
 from torch import Tensor
+
+from botorch_dp.optimizers.selection.adaptive import History, Proposals, draw_index
 
 NUM_DRAWS = 200  # of the noise of all scores
 NUM_SEARCHES = 40  # simulated searches that follow a model of the scores
@@ -80,12 +81,7 @@ def best_of(
     return float((values[order] @ weights).mean()) + none * default
 
 
-Propose = Callable[[Tensor, Tensor, Tensor, np.random.Generator], int]
-
-
-def expected_improvement(
-    points: Tensor, seen: Tensor, scores: Tensor, random: np.random.Generator
-) -> int:
+def expected_improvement(points: Tensor, seen: Tensor, scores: Tensor) -> int:
     """Return the unseen point with the largest expected improvement.
 
     A Gaussian process with a fixed Matern-5/2 kernel is fitted to standardized scores.
@@ -95,9 +91,7 @@ def expected_improvement(
         points: All points, ``P x d``, in the unit cube.
         seen: The indices of the points with scores.
         scores: The released scores of these points.
-        random: Not used.
     """
-    del random
     mean, std = model_of_scores(points, points[seen], scores)
     gap = mean - float(_standardized(scores).max())
     ratio = gap / std
@@ -155,16 +149,57 @@ def composed_search(
         seen = [int(i) for i in random.permutation(len(scores))[:_NUM_FIRST]]
         while len(seen) < num_runs:
             index = torch.tensor(seen)
-            seen.append(expected_improvement(points, index, released[index], random))
+            seen.append(expected_improvement(points, index, released[index]))
         best = max(seen, key=lambda i: float(released[i]))
         found.append(float(values[best]))
     return float(np.mean(found))
 
 
+def proposed_search(
+    probabilities: np.ndarray,
+    proposals: Proposals,
+    scores: Tensor,
+    values: Tensor,
+    *,
+    noise_std: float,
+    seed: int,
+) -> float:
+    """Return the mean value of selections whose proposals follow their own runs.
+
+    The settings of the pool are the candidates. A setting that is proposed again has
+    the same model, with new noise on its score.
+
+    Args:
+        probabilities: The probabilities of K = 0, 1, ... runs.
+        proposals: The rule, started with the settings of the pool.
+        scores: The scores of the pool's runs, without noise.
+        values: What the runs are worth.
+        noise_std: The standard deviation of the noise of a score.
+        seed: The seed of counts, proposals and noise.
+    """
+    random = np.random.default_rng([seed, 3])
+    shares = probabilities / probabilities.sum()
+    found: list[float] = []
+    for count in random.choice(len(shares), size=NUM_SEARCHES, p=shares):
+        history: list[tuple[int, float]] = []
+        for _ in range(count):
+            index = draw_index(proposals, history, random.random())
+            noise = noise_std * random.standard_normal()
+            history.append((index, float(scores[index]) + noise))
+        best = max(history, key=lambda run: run[1], default=None)
+        found.append(0.0 if best is None else float(values[best[0]]))
+    return float(np.mean(found))
+
+
+class UniformProposals(Proposals):
+    """Proposes all candidates alike, to compare with."""
+
+    def log_weights(self, private_history: History) -> Tensor:
+        """Return equal weights."""
+        del private_history
+        return torch.zeros(self._num_candidates, dtype=torch.float64)
+
+
 def exactly(count: int) -> np.ndarray:
     """Return the probabilities of a fixed number of runs."""
     return np.eye(count + 1)[count]
-
-
-def mean_of(values: Sequence[float]) -> float:
-    return float(np.mean(values))
