@@ -26,6 +26,14 @@ from botorch_dp.privacy.clipping import (
     mallows_weights,
     private_clipping_diagnostics,
 )
+from botorch_dp.privacy.counts import (
+    AtLeast,
+    AtMost,
+    Binomial,
+    Count,
+    Poisson,
+    TruncatedNegativeBinomial,
+)
 from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
 from botorch_dp.privacy.events import (
     ApproxEvent,
@@ -57,6 +65,8 @@ from botorch_dp.privacy.noise import (
     SeededNoise,
     SystemNoise,
 )
+from botorch_dp.privacy.selection import SelectionEvent
+from botorch_dp.privacy.selection_planning import least_noise
 
 __all__ = [
     "GDP",
@@ -64,8 +74,12 @@ __all__ = [
     "ApproxDP",
     "ApproxEvent",
     "AssumedEvent",
+    "AtLeast",
+    "AtMost",
     "AuditResult",
+    "Binomial",
     "Certificate",
+    "Count",
     "ExponentialEvent",
     "ExponentialMechanism",
     "FixedSizeGaussianEvent",
@@ -81,6 +95,7 @@ __all__ = [
     "NoiseSource",
     "PermuteAndFlipEvent",
     "PermuteAndFlipMechanism",
+    "Poisson",
     "PoissonGaussianEvent",
     "PrivacyAccountant",
     "PrivacyEvent",
@@ -89,9 +104,11 @@ __all__ = [
     "PureEvent",
     "SecureNoise",
     "SeededNoise",
+    "SelectionEvent",
     "Spending",
     "SubsampledGaussianMechanism",
     "SystemNoise",
+    "TruncatedNegativeBinomial",
     "ZCDPEvent",
     "audit_epsilon",
     "audit_epsilon_finite",
@@ -103,6 +120,7 @@ __all__ = [
     "gaussian_rdp",
     "laplace_guarantee",
     "laplace_scale",
+    "least_noise",
     "mallows_gradient_bound",
     "mallows_weights",
     "mu_audit_power",

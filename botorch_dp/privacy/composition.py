@@ -22,13 +22,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.choice_curves import choice_delta, choice_epsilon
+from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.events import (
     PLD,
     RDP_ORDERS,
@@ -191,8 +192,10 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
         return
     single = _single(groups)
     closed = None if single is None else single.epsilon_at(delta)
-    if closed is not None:  # the tight curve: no other bound is smaller
-        yield Spending(closed, "epsilon", "closed form of one release")
+    if (
+        single is not None and closed is not None
+    ):  # the tight curve: no other bound is smaller
+        yield Spending(closed, "epsilon", single.method_at(delta))
         return
     choice = _pure_and_mu(groups)
     if choice is not None and _has_tight_choice(groups):
@@ -200,7 +203,7 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
         yield Spending(epsilon, "epsilon", "exact composition of a choice and noise")
         return
     yield from _cheap_bounds(groups, delta)
-    pld = _total_pld(groups)
+    pld = total_pld(groups)
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
@@ -216,7 +219,7 @@ def _cheap_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     if rho is not None:
         epsilon = curves.zcdp_epsilon(rho, delta)
         yield Spending(epsilon, "epsilon", "zCDP composition")
-    renyi, _ = compute_epsilon(RDP_ORDERS, _total_rdp(groups), delta)
+    renyi, _ = compute_epsilon(RDP_ORDERS, total_rdp(groups), delta)
     yield Spending(float(renyi), "epsilon", "RDP (dp-accounting)")
 
 
@@ -253,8 +256,8 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     rho = _total(groups, "zcdp_rho")
     if rho is not None:
         yield curves.zcdp_delta(rho, epsilon)
-    yield float(compute_delta(RDP_ORDERS, _total_rdp(groups), epsilon)[0])
-    pld = _total_pld(groups)
+    yield float(compute_delta(RDP_ORDERS, total_rdp(groups), epsilon)[0])
+    pld = total_pld(groups)
     if pld is not None:
         yield float(pld.get_delta_for_epsilon(epsilon))
 
@@ -323,27 +326,33 @@ def total_mu(groups: Groups) -> float | None:
     return math.sqrt(math.fsum(count * mu**2 for mu, count in squares if mu))
 
 
-def _total_rdp(groups: Groups) -> Any:
+def total_rdp(groups: Groups) -> FloatArray:
+    """Return the sums of the Renyi divergences at ``RDP_ORDERS``."""
     zero = np.zeros_like(RDP_ORDERS)
     return sum((count * event.rdp() for event, count in groups), start=zero)
 
 
-def _total_pld(groups: Groups) -> PLD | None:
+def total_pld(groups: Groups) -> PLD | None:
     """Return the privacy loss distribution of a history, on a grid that suits it."""
+    # A power of two, so that a whole range of histories shares one grid and its cache.
+    finest = max(1e-5, min(_scale(groups), 1e4) / _PLD_POINTS)
+    interval = 2.0 ** math.floor(math.log2(finest))
+    smallest = min(
+        (event.approx[0] for event, _ in groups if event.approx), default=0.0
+    )
+    if smallest > interval:  # a two-point loss on the grid is not rounded at all
+        interval = smallest / math.ceil(smallest / interval)
+    return pld_on_grid(groups, interval)
+
+
+def pld_on_grid(groups: Groups, interval: float) -> PLD | None:
+    """Return the privacy loss distribution of a history, on a given grid."""
     others = [(event, count) for event, count in groups if event.gdp_mu is None]
     mu = total_mu(groups - frozenset(others))
     if mu:  # all Gaussian releases together are one
         others.append((GaussianEvent(1.0 / mu), 1))
     if len(others) > _MOST_PLD_GROUPS:
         return None
-    # A power of two, so that a whole range of histories shares one grid and its cache.
-    finest = max(1e-5, min(_scale(groups), 1e4) / _PLD_POINTS)
-    interval = 2.0 ** math.floor(math.log2(finest))
-    smallest = min(
-        (event.approx[0] for event, _ in others if event.approx), default=0.0
-    )
-    if smallest > interval:  # a two-point loss on the grid is not rounded at all
-        interval = smallest / math.ceil(smallest / interval)
     total = None
     for event, count in others:
         pld = event.pld(interval)
@@ -356,4 +365,10 @@ def _total_pld(groups: Groups) -> PLD | None:
 
 def _scale(groups: Groups) -> float:
     """Return the rough size of the total epsilon, from cheap bounds."""
-    return min(bound.amount for bound in _cheap_bounds(groups, _TYPICAL_DELTA))
+    scale = min(bound.amount for bound in _cheap_bounds(groups, _TYPICAL_DELTA))
+    if scale == math.inf:  # some releases have no Renyi bound; they have curves
+        epsilons = [
+            (event.epsilon_at(_TYPICAL_DELTA), count) for event, count in groups
+        ]
+        scale = sum(count * (epsilon or 0.0) for epsilon, count in epsilons)
+    return scale

@@ -10,6 +10,7 @@ References:
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.curves import FloatArray
+from botorch_dp.privacy.hulls import upper_hull
 
 PLD: TypeAlias = Any  # dp-accounting is untyped
 
@@ -32,6 +34,8 @@ RDP_ORDERS: FloatArray = np.concatenate(
 _TAIL_MASS = math.exp(-50)
 # Larger losses count as infinite, so that no grid fills the memory.
 _MOST_LOSSES = 2**21
+# The number of points at which the profile of a selection is computed for a PLD.
+_MOST_DOTS = 2048
 # dp-accounting computes the exponential of epsilon, which overflows at 709.
 _LARGEST_EXPONENT = 700.0
 
@@ -87,6 +91,44 @@ def fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PLD
         lower_loss=-num_losses,
         probs=np.concatenate([below[::-1], [at_zero], above]),
         infinity_mass=deltas[-1],
+        pessimistic_estimate=True,
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+
+
+def pld_of_curve(
+    deltas_at: Callable[[FloatArray], FloatArray], largest: float, interval: float
+) -> PLD:
+    """Return a PLD that dominates every release with this symmetric privacy profile.
+
+    It connects the dots of the curve, continued to negative epsilons by symmetry. The
+    true profile is a convex function of e^epsilon, and so below the largest convex
+    function that is nowhere above the dots.
+
+    Args:
+        deltas_at: Bounds on the deltas, in both directions, at epsilons from zero.
+        largest: The largest epsilon that matters.
+        interval: The interval between losses.
+    """
+    num_losses = math.ceil(min(largest, _LARGEST_EXPONENT / 2) / interval)
+    num_losses = max(1, min(num_losses, _MOST_LOSSES))
+    dots = np.unique(np.linspace(0, num_losses, _MOST_DOTS).round().astype(int))
+    deltas = np.minimum.accumulate(deltas_at(dots * interval))
+    mirrored = 1 - np.exp(-dots * interval) * (1 - deltas)
+    losses = np.concatenate([-dots[:0:-1], dots])
+    odds = np.append(0.0, np.exp(losses * interval))  # -infinity first, with delta 1
+    heights = np.concatenate([[1.0], mirrored[:0:-1], deltas])
+    hull = upper_hull(odds, -heights)
+    x, y = odds[hull], heights[hull]
+    slopes = np.append(np.diff(y) / np.diff(x), 0.0)
+    probs = np.zeros(2 * num_losses + 1)
+    kinks = np.maximum(0.0, np.diff(slopes))  # the other side's probabilities
+    probs[losses[np.array(hull[1:]) - 1] + num_losses] = x[1:] * kinks
+    pmf = pld_pmf.DensePLDPmf(
+        discretization=interval,
+        lower_loss=-num_losses,
+        probs=probs,
+        infinity_mass=max(0.0, 1.0 - probs.sum()),
         pessimistic_estimate=True,
     )
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)

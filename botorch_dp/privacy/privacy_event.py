@@ -84,6 +84,11 @@ class PrivacyEvent:
         del delta
         return None
 
+    def method_at(self, delta: float) -> str:
+        """Return the name of the accounting that gave ``epsilon_at``."""
+        del delta
+        return "closed form of one release"
+
     def delta_at(self, epsilon: float) -> float | None:
         """Return the delta of one release at ``epsilon``, if it has a closed form."""
         del epsilon

@@ -384,7 +384,7 @@ class TestAChoiceBesideNoise:
     def test_no_other_bound_is_smaller(self):
         groups = frozenset({(PureEvent(0.4), 1), (NOISE, 1)})
         found = composition.spent_at(groups, 1e-5).amount
-        pld = composition._total_pld(groups).get_epsilon_for_delta(1e-5)
+        pld = composition.total_pld(groups).get_epsilon_for_delta(1e-5)
         assert found <= pld <= found * 1.001
         for bound in composition._cheap_bounds(groups, 1e-5):
             assert found <= bound.amount
