@@ -1,0 +1,41 @@
+"""Global random numbers inside a run: new ones for every process, restored at the end.
+
+A new process begins with torch's default seed, so two workers would shuffle and
+initialize alike, and their runs would not be independent. And whoever knows the state
+of a global generator before and after a selection could count the runs.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+
+def seed_globals(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and torch.
+
+    They are not meant for noise: torch's have 32-bit seeds on the CPU. The mechanisms
+    of this library draw from the operating system.
+
+    Args:
+        seed: A number of at most 63 bits.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def fresh_globals(seed: int) -> Iterator[None]:
+    """Seed the global generators, and restore their states afterwards."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            seed_globals(seed)
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)
