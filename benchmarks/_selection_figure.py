@@ -20,6 +20,7 @@ from typing import Any
 import dp_accounting
 import numpy as np
 import numpy.typing as npt
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from scipy.optimize import brentq
@@ -159,16 +160,13 @@ def total_rdp() -> FloatArray:
 def _simple_bound(event: SelectionEvent) -> float:
     """Return the epsilon at which E[K] delta_Q(epsilon - L) is delta."""
     profile, count = event.curve.profile, event.count
+    if count.least > 1:  # the slope of the generating function vanishes at 0
+        return math.inf
     small = np.geomspace(1e-12, 0.5, 4000)
     t = np.concatenate([[0.0], small, 1 - small[::-1][1:]])
     f = np.concatenate([[1.0], 1 - small, small[::-1][1:]])
     _, least = profile.trade_off(t, f)  # of the neighbour's probability to rank below
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = count.log_slope(f) - count.log_slope(least)
-    # Infinite for counts of at least two runs, whose slope vanishes at 0.
-    loss = float(np.nan_to_num(losses, nan=0.0, posinf=np.inf).max())
-    if not math.isfinite(loss) or loss > _LARGEST:
-        return math.inf
+    loss = float((count.log_slope(f) - count.log_slope(least)).max())
     return float(
         brentq(
             lambda e: count.mean * float(profile.delta(np.array(e - loss))) - DELTA,
@@ -181,7 +179,8 @@ def _simple_bound(event: SelectionEvent) -> float:
 def _renyi_bound(count: Count) -> float | None:
     if isinstance(count, Poisson):
         shape = math.inf
-    elif isinstance(count, TruncatedNegativeBinomial):
+    # dp-accounting refuses negative shapes.
+    elif isinstance(count, TruncatedNegativeBinomial) and count.shape >= 0:
         shape = count.shape
     else:
         return None
@@ -192,5 +191,5 @@ def _renyi_bound(count: Count) -> float | None:
         NUM_STEPS,
     )
     accountant = RdpAccountant(RDP_ORDERS)
-    accountant.compose(dp_accounting.RepeatAndSelectDpEvent(run, count.mean, shape))
+    accountant.compose(RepeatAndSelectDpEvent(run, count.mean, shape))
     return float(accountant.get_epsilon(DELTA))

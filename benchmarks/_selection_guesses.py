@@ -1,10 +1,23 @@
-"""Settings without tuning, for the benchmark of private selection."""
+"""Settings without tuning, for the benchmark of private selection.
+
+The good guesses are the library's: the linear scaling rule, and Adam with a learning
+rate that depends on the number of steps. They know the number of records and the
+guarantee. Each is tried with the steps and batches that it chooses itself (200 steps,
+16 batches an epoch), and with those of the task.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from benchmarks._selection_plans import DELTA
 from benchmarks._selection_tasks import DOLLARS
-from benchmarks._training_pools import ADAM, SGD, Setting, Task
+from benchmarks._training_pools import ADAM, Setting, Task
+from botorch_dp.integrations.opacus.guesses import (
+    TrainingGuess,
+    adam_guess,
+    linear_scaling_guess,
+)
+from botorch_dp.privacy import ApproxDP
 
 # What a run needs: the task, perhaps with other steps and batches, and a setting.
 Guess = Callable[[Task, float], tuple[Task, Setting]]
@@ -15,6 +28,27 @@ def library_defaults(task: Task, epsilon: float) -> tuple[Task, Setting]:
     """Return Adam with torch's defaults and clip norm 1, as in Opacus's examples."""
     del epsilon
     return task, Setting(learning_rate=1e-3, clip_norm=1.0, optimizer=ADAM)
+
+
+def good_guess(rule: Callable[..., TrainingGuess], *, own_steps: bool) -> Guess:
+    """Return a guess of the library.
+
+    Args:
+        rule: The library's function.
+        own_steps: Whether the guess chooses the number of steps and the batch size.
+    """
+
+    def guess(task: Task, epsilon: float) -> tuple[Task, Setting]:
+        steps = {"sample_rate": task.sampling_rate, "num_steps": task.num_steps}
+        found = rule(
+            ApproxDP(epsilon, DELTA),
+            num_records=task.num_records,
+            **({} if own_steps else steps),
+        )
+        used = replace(task, sampling_rate=found.sample_rate, num_steps=found.num_steps)
+        return used, Setting(found.learning_rate, found.max_grad_norm, found.optimizer)
+
+    return guess
 
 
 def in_known_units(guess: Guess) -> Guess:
@@ -38,6 +72,14 @@ def guesses_of(name: str) -> dict[str, Guess]:
     """Return the guesses for a task, by the labels of their rows."""
     guesses: dict[str, Guess] = {
         "no tuning, library defaults": library_defaults,
+        "no tuning, linear scaling": good_guess(linear_scaling_guess, own_steps=True),
+        "no tuning, Adam's guess": good_guess(adam_guess, own_steps=True),
+        "no tuning, linear scaling, the task's steps": good_guess(
+            linear_scaling_guess, own_steps=False
+        ),
+        "no tuning, Adam's guess, the task's steps": good_guess(
+            adam_guess, own_steps=False
+        ),
     }
     if name == "fares":
         guesses |= {

@@ -46,14 +46,16 @@ def draw(
         axes.set_xticklabels(["2.5", "3", "4", "5", "6", "8", "10", "12"])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="lower right", ncols=2)
     left.set_ylabel("expected accuracy of the selected run, %")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _draw_curves(axes: Any, curves: Mapping[str, Curve]) -> None:
-    for i, (name, curve) in enumerate(curves.items()):
-        style = "-" if i < 10 else "-."
+    import matplotlib
+
+    colors = matplotlib.colormaps["tab20"].colors
+    for color, (name, curve) in zip(colors, curves.items(), strict=False):
         width = THICK if "at least" in name else THIN
-        axes.plot(*zip(*curve, strict=True), style, label=name, lw=width)
+        axes.plot(*zip(*curve, strict=True), color=color, label=name, lw=width)
