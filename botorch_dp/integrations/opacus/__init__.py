@@ -24,9 +24,19 @@ from typing import TYPE_CHECKING
 from botorch_dp._imports import lazy_imports
 
 if TYPE_CHECKING:
+    from botorch_dp.integrations.opacus.guesses import (
+        TrainingGuess,
+        adam_guess,
+        linear_scaling_guess,
+    )
     from botorch_dp.integrations.opacus.joint_budget import JointBudget
 
-__all__ = ["JointBudget"]
+__all__ = [
+    "JointBudget",
+    "TrainingGuess",
+    "adam_guess",
+    "linear_scaling_guess",
+]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_imports(__name__)

@@ -2,27 +2,23 @@
 
 import os
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from botorch_dp._validation import check_choice, check_clip_norm
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
-from botorch_dp.integrations.opacus.batches import (
-    PoissonBatches,
-    check_loader,
-    num_prefetched,
-    poisson_loader,
-    read_record,
-)
-from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.plan import JointPlan
-from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
-from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
+from botorch_dp.integrations.opacus.training import (
+    Criterion,
+    Parts,
+    PartsWithCriterion,
+    PlannedRun,
+    make_private,
+)
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
@@ -34,14 +30,11 @@ from botorch_dp.privacy import (
     SeededNoise,
     SystemNoise,
 )
-from botorch_dp.privacy.budget import warn_of_large_delta
 from botorch_dp.privacy.certificate import WORST_CASE
 from botorch_dp.privacy.ledger import DEFAULT_DELTA
-from botorch_dp.privacy.noise import make_noise_source
 
 ADJACENCY = "zero_out"
 _MECHANISM = "opacus training run"
-_REDUCTIONS = ("mean", "sum")
 _NOISE_NAMES = (SeededNoise.name, SystemNoise.name)
 _RECORDS = {
     "disjoint": "training and validation records are disjoint: each record is in one "
@@ -156,37 +149,47 @@ class JointBudget(JointPlan):
         """The number of planned training runs that are not paid for yet."""
         return max(0, self.num_runs - len(self._paid_runs()))
 
+    @overload
     def make_private(
         self,
         *,
         module: nn.Module,
         optimizer: Optimizer,
+        criterion: Criterion,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        loss_reduction: str = ...,
+        generator: torch.Generator | None = ...,
+    ) -> PartsWithCriterion: ...
+
+    @overload
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: None = ...,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        loss_reduction: str = ...,
+        generator: torch.Generator | None = ...,
+    ) -> Parts: ...
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Criterion | None = None,
         data_loader: DataLoader[Any],
         max_grad_norm: float,
         loss_reduction: str = "mean",
         generator: torch.Generator | None = None,
-    ) -> tuple[PrivateModule, BudgetedOptimizer, DataLoader[Any]]:
+    ) -> Parts | PartsWithCriterion:
         """Pay for one training run and return its private parts.
 
-        This works as Opacus's ``PrivacyEngine.make_private`` with flat clipping in a
-        single process, with these differences. The whole run is charged first. Noise
-        and batches use entropy of the operating system. Entries of a gradient that are
-        not finite count as zero. A step after the last planned one, or with visibly
-        other noise, norm or batches than planned, raises before any parameter changes.
-        No gradient of a record remains on the module after a step. Between
-        ``backward()`` and ``step()`` gradients are there, so save the module's
-        ``state_dict()`` then, not the module.
-
-        The loader has as many batches per epoch as the given one. Each batch, even an
-        empty one, needs one ``step()``. Other batches, and the given optimizer's own
-        ``step()``, raise. ``signal_skip_step`` is only for Opacus's
-        ``BatchMemoryManager``, each of whose batches needs its step. The loss must be
-        a sum or mean over records, and all records must pass through every layer in the
-        order of the batch. Learning rates and stopping must not depend on training
-        losses. Losses of torch that divide by class weights, or by the number of
-        targets that are not ignored, raise. With ``sample_rate=1``, the first call of
-        the module also calls it with other batch sizes, to check that the batch is the
-        first dimension of every layer.
+        See :func:`~botorch_dp.integrations.opacus.training.make_private` for what
+        these parts do and require. The whole run is charged first.
 
         Args:
             module: The model to train. Its parameters may depend on private data only
@@ -194,6 +197,10 @@ class JointBudget(JointPlan):
                 that changes raises at the next step.
             optimizer: A ``torch.optim`` optimizer of its parameters, in single or
                 double precision.
+            criterion: The loss, with ``reduction="none"``: a loss module of torch, or a
+                function of outputs and targets whose result has the batch as its first
+                dimension. With None, you compute a loss that is a sum or mean over
+                records yourself.
             data_loader: A loader over all training records, with batches that match
                 ``sample_rate``. For a part of a data set, use a ``Subset``.
             max_grad_norm: The norm to which a record's gradient is clipped.
@@ -202,45 +209,28 @@ class JointBudget(JointPlan):
             generator: Seeds noise and batches, for experiments only.
 
         Returns:
-            The module, the optimizer and the loader to train with.
+            The module, the optimizer, the criterion if one was given, and the loader to
+            train with.
 
         Raises:
             BudgetExceededError: If no run is left; nothing is charged.
         """
-        check_choice("loss_reduction", loss_reduction, _REDUCTIONS)
-        device = check_module(module, optimizer)
-        num_records = check_loader(data_loader, sample_rate=self.sample_rate)
-        warn_of_large_delta(self.guarantee, num_records)
-        max_grad_norm = check_clip_norm("max_grad_norm", max_grad_norm)
-        source = make_noise_source(generator, secure=False)
-        source.check_device(device)
-        batches = PoissonBatches(
-            num_records=num_records,
-            sample_rate=self.sample_rate,
-            num_batches=len(data_loader),
-            noise_source=source,
-            device=device,
-        )
-        loader = poisson_loader(data_loader, batches)
-        self.charge_run(noise=source.name)
-        passes = Passes(batches, read=partial(read_record, loader))
-        private_module = PrivateModule(
-            module, loss_reduction=loss_reduction, passes=passes
-        )
-        private_optimizer = BudgetedOptimizer(
-            optimizer,
+        return make_private(
             module=module,
-            passes=passes,
-            batches=batches,
-            num_prefetched=num_prefetched(loader),
-            num_steps=self.steps_per_run,
-            noise_source=source,
-            noise_multiplier=self.noise_multiplier,
+            optimizer=optimizer,
+            criterion=criterion,
+            data_loader=data_loader,
             max_grad_norm=max_grad_norm,
-            expected_batch_size=self.sample_rate * num_records,
             loss_reduction=loss_reduction,
+            generator=generator,
+            plan=PlannedRun(
+                noise_multiplier=self.noise_multiplier,
+                sample_rate=self.sample_rate,
+                num_steps=self.steps_per_run,
+                guarantee=self.guarantee,
+            ),
+            pay=lambda noise: self.charge_run(noise=noise),
         )
-        return private_module, private_optimizer, loader
 
     def charge_run(self, *, noise: str = SeededNoise.name) -> None:
         """Pay for one training run that :meth:`make_private` does not prepare.

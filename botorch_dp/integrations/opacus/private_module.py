@@ -9,9 +9,14 @@ nothing.
 The same happens if the first dimension of a layer is time. The step is rejected if the
 number of times differs from the number of records. If every batch has all records, the
 two numbers may always agree, so the module is first called with two other batch sizes.
+With a criterion this happens at every sample rate. The size of a sampled batch is
+secret, so nothing visible may depend on whether it equals the number of times. If it
+does before a step has shown which dimension is the batch, the gradients of that batch
+count as zero.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,9 +54,11 @@ class Passes:
     Args:
         batches: The Poisson batches of the run.
         read: Returns a batch with only the record at a position.
+        has_criterion: Whether only a :class:`PrivateLoss` may be differentiated.
 
     Attributes:
         tried: The layers and input shapes that were tried with other batch sizes.
+        is_unclear: Whether the first dimension of the last inputs may not be the batch.
         num_added: The number of records of the current batch whose gradients are
             already added up.
     """
@@ -60,12 +67,18 @@ class Passes:
         self,
         batches: PoissonBatches | None = None,
         read: Callable[[int], Any] | None = None,
+        *,
+        has_criterion: bool = False,
     ) -> None:
         self._batches = batches
         self._read = read
+        self._has_criterion = has_criterion
+        self._is_in_backward = False
+        self._unconfirmed: set[Hashable] = set()
         self._batch = 0
         self._sizes: set[int] = set()
         self.tried: set[Hashable] = set()
+        self.is_unclear = False
         self.num_added = 0
 
     @property
@@ -77,6 +90,33 @@ class Passes:
     def are_of_all_records(self) -> bool:
         """Whether every batch has all records, so its size is public."""
         return self._batches is not None and self._batches.sample_rate == 1
+
+    @property
+    def are_sampled_for_a_criterion(self) -> bool:
+        """Whether batches have secret sizes, and a criterion computes the loss."""
+        return self._has_criterion and self.has_batches and not self.are_of_all_records
+
+    @property
+    def may_differentiate(self) -> bool:
+        """Whether the loss that is differentiated now has a term for each record."""
+        return self._is_in_backward or not self._has_criterion
+
+    @contextmanager
+    def in_backward(self) -> Iterator[None]:
+        """Allow gradients of a loss of the criterion."""
+        self._is_in_backward = True
+        try:
+            yield
+        finally:
+            self._is_in_backward = False
+
+    def confirm_later(self, tried: Hashable) -> None:
+        """Store what was tried until a step has as many rows as records."""
+        self._unconfirmed.add(tried)
+
+    def confirm(self) -> None:
+        """Note that the step had as many rows as records."""
+        self.tried |= self._unconfirmed
 
     def next_record(self) -> Any:
         """Return a batch of the next record, where all records come in order."""
@@ -109,6 +149,8 @@ class Passes:
     def clear(self) -> None:
         """Forget all passes."""
         self._sizes.clear()
+        self._unconfirmed.clear()
+        self.is_unclear = False
 
 
 class PrivateModule(GradSampleModule):
@@ -143,6 +185,8 @@ class PrivateModule(GradSampleModule):
         learns = torch.is_grad_enabled() and self.hooks_enabled
         if learns and self.passes.are_of_all_records:
             self._check_first_dimensions(args, kwargs)
+        if learns and self.passes.are_sampled_for_a_criterion:
+            self._check_sampled_inputs(args, kwargs)
         with LossGuard():
             outputs = super().forward(*args, **kwargs)
         if self._versions() != before:
@@ -177,6 +221,12 @@ class PrivateModule(GradSampleModule):
                 "backward() must be called once, on a loss of one batch, the last one "
                 "of the loader, with layers in training mode."
             )
+        if not self.passes.may_differentiate:
+            self.passes.clear()
+            raise InvalidArgumentError(
+                "backward() must be called on what the criterion of make_private "
+                "returned, because another loss may not be a mean over records."
+            )
         super().capture_backprops_hook(module, *args, **kwargs)
 
     def _notice_batch(self) -> None:
@@ -202,6 +252,33 @@ class PrivateModule(GradSampleModule):
             self._try_other_sizes(leaves, tree, size=sizes.pop())
             self.passes.tried.add((trained, shapes))
 
+    def _check_sampled_inputs(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Raise unless the batch comes first, as :meth:`_check_first_dimensions`.
+
+        The outcome must not depend on the secret size of the batch.
+        """
+        leaves, tree = tree_flatten((args, kwargs))
+        trained = tuple(self._is_trained(layer) for layer in self._module.modules())
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        tried = (trained, tuple(tensor.dim() for tensor in tensors))
+        is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
+        if not any(trained) or is_packed or tried in self.passes.tried:
+            return
+        sizes = self._rows_of_layers(args, kwargs)
+        if len(sizes) != 1 or max(sizes) < 2:
+            return
+        size = sizes.pop()
+        if any(list(tensor.shape).count(size) > 1 for tensor in tensors):
+            self.passes.is_unclear = True
+            return
+        is_first = any(tensor.dim() and len(tensor) == size for tensor in tensors)
+        if not is_first and not self._cells:  # recurrent layers have their own rule
+            raise InvalidArgumentError(_NOT_BATCH_FIRST)
+        self._call_with_dummies(leaves, tree, size=size)
+        self.passes.confirm_later(tried)
+
     def _try_other_sizes(self, leaves: list[Any], tree: Any, *, size: int) -> None:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         ambiguous = [leaf for leaf in tensors if list(leaf.shape).count(size) > 1]
@@ -209,6 +286,10 @@ class PrivateModule(GradSampleModule):
             records = tree_leaves(self.passes.next_record())
             if not all(_begins_with_one_of(leaf, records) for leaf in ambiguous):
                 raise InvalidArgumentError(_AMBIGUOUS)
+        self._call_with_dummies(leaves, tree, size=size)
+
+    def _call_with_dummies(self, leaves: list[Any], tree: Any, *, size: int) -> None:
+        """Raise unless copies of one record have one row each in every layer."""
         for dummy_size in _DUMMY_SIZES:
             dummies = [_resized(leaf, size, dummy_size) for leaf in leaves]
             args, kwargs = tree_unflatten(dummies, tree)

@@ -195,6 +195,8 @@ class BudgetedOptimizer(DPOptimizer):
         norms = torch.stack([_norms(rows) for rows in used]).norm(dim=0)
         # An infinite norm gives zero and a zero norm infinity, cut at 1: never NaN.
         factors = ((1 - _ROUNDING) * self.max_grad_norm / norms).clamp(max=1.0)
+        if self._passes.is_unclear:  # rows may not belong to single records
+            factors = torch.zeros_like(factors)
         for parameter, rows in zip(parameters, gradients, strict=True):
             if rows is None:  # no record used this parameter
                 total = torch.zeros(
@@ -210,6 +212,7 @@ class BudgetedOptimizer(DPOptimizer):
     def add_noise(self) -> None:
         """Add noise to the sums of clipped gradients."""
         self._check_rows(is_whole=True)
+        self._passes.confirm()
         self.steps_left -= 1  # even if something fails afterwards
         std = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:

@@ -24,13 +24,15 @@ def seed_globals(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 @contextlib.contextmanager
 def fresh_globals(seed: int) -> Iterator[None]:
     """Seed the global generators, and restore their states afterwards."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = range(torch.cuda.device_count())
     state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
         try:
