@@ -359,8 +359,8 @@ def planning() -> list[Row]:
     """Seconds to plan, on one core
 
     The noise multipliers of one run, of 16 composed runs and of eight counts, for the
-    steps of each task, with nothing known beforehand; all of them together are "all
-    options".
+    steps of each task at epsilon 3, with nothing known beforehand; all of them together
+    are "all options". Seconds of the processor, because the machine was shared.
     """
     torch.set_num_threads(1)
     rows: list[Row] = []
@@ -378,9 +378,9 @@ def planning() -> list[Row]:
         }
         times = {}
         for label, plan in options.items():
-            start = time.perf_counter()
+            start = time.process_time()
             plan()
-            times[label] = time.perf_counter() - start
+            times[label] = time.process_time() - start
         rows.append({"task": name, "all options": sum(times.values()), **times})
     return rows
 
