@@ -10,7 +10,7 @@ References:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.curves import FloatArray
@@ -96,42 +97,53 @@ def fixed_size_pld(noise_multiplier: float, rate: float, interval: float) -> PLD
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 
-def pld_of_curve(
-    deltas_at: Callable[[FloatArray], FloatArray], largest: float, interval: float
+def pld_of_curves(
+    curves_at: Sequence[Callable[[FloatArray], FloatArray]],
+    largest: float,
+    interval: float,
 ) -> PLD:
-    """Return a PLD that dominates every release with this symmetric privacy profile.
-
-    It connects the dots of the curve, continued to negative epsilons by symmetry. The
-    true profile is a convex function of e^epsilon, and so below the largest convex
-    function that is nowhere above the dots.
+    """Return a PLD that dominates every release with this privacy profile.
 
     Args:
-        deltas_at: Bounds on the deltas, in both directions, at epsilons from zero.
+        curves_at: Bounds on the deltas at given epsilons from zero, one for each order
+            of the two data sets; one curve if they are the same.
         largest: The largest epsilon that matters.
         interval: The interval between losses.
     """
     num_losses = math.ceil(min(largest, _LARGEST_EXPONENT / 2) / interval)
     num_losses = max(1, min(num_losses, _MOST_LOSSES))
     dots = np.unique(np.linspace(0, num_losses, _MOST_DOTS).round().astype(int))
-    deltas = np.minimum.accumulate(deltas_at(dots * interval))
-    mirrored = 1 - np.exp(-dots * interval) * (1 - deltas)
+    curves = [np.minimum.accumulate(at(dots * interval)) for at in curves_at]
+    pairs = zip(curves, curves[::-1], strict=True)
+    pmfs = [_connect_dots(dots, interval, *pair) for pair in pairs]
+    return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def _connect_dots(
+    dots: NDArray[np.int_], interval: float, deltas: FloatArray, reverse: FloatArray
+) -> PLD:
+    """Return the PLD of one direction from both profiles at multiples of the interval.
+
+    The true profile is a convex function of e^epsilon, and so it is nowhere above the
+    largest convex function below the dots. The kinks of that function are losses.
+    """
     losses = np.concatenate([-dots[:0:-1], dots])
-    odds = np.append(0.0, np.exp(losses * interval))  # -infinity first, with delta 1
+    mirrored = 1 - np.exp(-dots * interval) * (1 - reverse)
+    odds = np.append(0.0, np.exp(losses * interval))  # at -infinity delta is one
     heights = np.concatenate([[1.0], mirrored[:0:-1], deltas])
     hull = upper_hull(odds, -heights)
     x, y = odds[hull], heights[hull]
     slopes = np.append(np.diff(y) / np.diff(x), 0.0)
-    probs = np.zeros(2 * num_losses + 1)
-    kinks = np.maximum(0.0, np.diff(slopes))  # the other side's probabilities
-    probs[losses[np.array(hull[1:]) - 1] + num_losses] = x[1:] * kinks
-    pmf = pld_pmf.DensePLDPmf(
+    masses = x[1:] * np.maximum(0.0, np.diff(slopes))
+    probs = np.zeros(2 * dots[-1] + 1)
+    probs[losses[np.array(hull[1:]) - 1] + dots[-1]] = masses
+    return pld_pmf.DensePLDPmf(
         discretization=interval,
-        lower_loss=-num_losses,
+        lower_loss=-int(dots[-1]),
         probs=probs,
-        infinity_mass=max(0.0, 1.0 - probs.sum()),
+        infinity_mass=float(y[-1]),
         pessimistic_estimate=True,
     )
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 
 @lru_cache(maxsize=64)

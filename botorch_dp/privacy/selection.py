@@ -31,13 +31,13 @@ from botorch_dp.privacy import composition, curves
 from botorch_dp.privacy.counts import Count, Poisson, TruncatedNegativeBinomial
 from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.events import AssumedEvent
-from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS, pld_of_curve
+from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS, pld_of_curves
 from botorch_dp.privacy.privacy_event import ADJACENCIES, PrivacyEvent
+from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection_bounds import (
-    Profile,
-    SelectionCurve,
+    SelectionBound,
     largest_log_ratio,
-    selection_curve,
+    selection_bound,
 )
 
 Base = tuple[tuple[PrivacyEvent, int], ...]
@@ -106,7 +106,7 @@ class SelectionEvent(PrivacyEvent):
     def delta_at(self, epsilon: float) -> float:
         """Return the smallest known delta at ``epsilon``."""
         deltas = [
-            self.curve.delta(epsilon),
+            self.bound.delta(epsilon),
             float(compute_delta(RDP_ORDERS, self.rdp(), epsilon)[0]),
         ]
         if self.pure_epsilon is not None:
@@ -140,9 +140,9 @@ class SelectionEvent(PrivacyEvent):
         return _pld(self, interval)
 
     @property
-    def curve(self) -> SelectionCurve:
+    def bound(self) -> SelectionBound:
         """The trade-off bound."""
-        return _curve(frozenset(self.base), self.count, self.proposal_ratios)
+        return _bound(frozenset(self.base), self.count, self.proposal_ratios)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain numbers, for JSON."""
@@ -155,7 +155,7 @@ class SelectionEvent(PrivacyEvent):
 
     def _bound_at(self, delta: float) -> tuple[float, str]:
         renyi, _ = compute_epsilon(RDP_ORDERS, self.rdp(), delta)
-        bounds = [(self.curve.epsilon(delta), TRADE_OFF), (float(renyi), RENYI)]
+        bounds = [(self.bound.epsilon(delta), TRADE_OFF), (float(renyi), RENYI)]
         if self.pure_epsilon is not None:
             pure = curves.pure_epsilon_at(self.pure_epsilon, delta)
             bounds.append((pure, PURE))
@@ -173,10 +173,10 @@ def base_profile(groups: composition.Groups) -> Profile:
 
 
 @lru_cache(maxsize=256)
-def _curve(
+def _bound(
     groups: composition.Groups, count: Count, ratios: tuple[float, float]
-) -> SelectionCurve:
-    return selection_curve(base_profile(groups), count, ratios)
+) -> SelectionBound:
+    return selection_bound(base_profile(groups), count, ratios)
 
 
 @lru_cache(maxsize=256)
@@ -195,7 +195,7 @@ def _rdp(event: SelectionEvent) -> FloatArray:
     """Return the least of the known bounds at each order."""
     groups = frozenset(event.base)
     base = composition.total_rdp(groups)
-    bound = event.curve.rdp(RDP_ORDERS, base)
+    bound = event.bound.rdp(RDP_ORDERS, base)
     if event.proposal_ratios == (1.0, 1.0):
         bound = np.minimum(bound, _published_rdp(event, base))
     if event.pure_epsilon is not None:
@@ -215,15 +215,16 @@ def _published_rdp(event: SelectionEvent, base: FloatArray) -> FloatArray:
         added = (1 - 1 / orders) * base - math.log(count.gamma) / orders
         return bound + (1 + count.shape) * max(0.0, float(added.min()))
     if isinstance(count, Poisson) and count.mean >= 1:  # Theorem 6, delta from the PLD
-        deltas = event.curve.profile.delta(np.log1p(1 / (orders - 1)))
+        deltas = event.bound.profile.delta(np.log1p(1 / (orders - 1)))
         return bound + count.mean * deltas
     return np.full_like(orders, np.inf)
 
 
 @lru_cache(maxsize=64)
 def _pld(event: SelectionEvent, interval: float) -> PLD:
-    curve = event.curve
-    return pld_of_curve(curve.deltas, curve.epsilon(curve.resolution), interval)
+    bound = event.bound
+    largest = bound.epsilon(bound.resolution)
+    return pld_of_curves([way.deltas for way in bound.ways], largest, interval)
 
 
 def _check_base(base: Any) -> Base:

@@ -3,25 +3,19 @@ r"""Bounds on the privacy of a selection: the best of a random number of runs.
 Let one run have the density q on one data set and q' on a neighbouring one, and let
 t(y) and t'(y) be the probabilities that a run ranks above y. With phi the generating
 function of the number of runs, the release has the density :math:`g(t(y)) q(y)` with
-:math:`g(t) = \phi'(1 - t)`, a falling function. A run's privacy profile bounds t' by a
-trade-off curve, :math:`t' \le T(t)`. Hence
+:math:`g(t) = \phi'(1 - t)`, a falling function. The privacy profile of a run bounds t'
+by a trade-off curve, :math:`t' \le T(t)`. Hence
 
 .. math:: \delta(\epsilon) \le \int \max_t \left[g(t) q - e^\epsilon g(T(t)) q'\right]_+
 
-The maximum is a convex function of q'/q, which is a mixture of hockey sticks, so that
-:math:`\delta(\epsilon) \le \sum_j w_j \delta_Q(\epsilon - s_j)` with weights and shifts
-that depend neither on epsilon nor on more than the profile :math:`\delta_Q` of a run.
+The maximum is q times a convex function of q'/q, which is a mixture of hockey sticks:
+:math:`\delta(\epsilon) \le \sum_j w_j \delta_Q(\epsilon - s_j)`, where weights and
+shifts do not depend on epsilon, and :math:`\delta_Q` is the profile of one run.
 docs/theory/selection.md has the proof, and shows that every rounding here is upwards.
-
-References:
-    .. [Papernot2022tuning] N. Papernot and T. Steinke. Hyperparameter Tuning with
-        Renyi Differential Privacy. ICLR 2022.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,113 +24,27 @@ from scipy.optimize import brentq
 from botorch_dp.privacy.counts import Count
 from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.hulls import upper_hull
-from botorch_dp.privacy.loss_distributions import PLD
+from botorch_dp.privacy.profiles import LARGEST_EPSILON, SMALLEST_DELTA, Profile
 
-# The number of points that a profile keeps of a privacy loss distribution. The chords
-# between them are above the curve.
-_MOST_POINTS = 4096
-# Deltas below this are not resolved any further.
-_SMALLEST_DELTA = 1e-30
-# The bins of t: their number before refinement, and the ends of the logarithmic grids.
-_NUM_BINS = 400
+# The bins of t: half of their number before refinement, and the least t and 1 - t.
+_NUM_BINS = 300
 _SMALLEST_TAIL = 1e-16
 # A bin in which log g(t) and log g(T(t)) change by more than this is divided, into at
-# most so many parts; but not where g(t) is negligible.
-_STEP = 0.02
+# most so many parts; but not where g(t) is below e^-30 of its largest value. With steps
+# of 0.01 epsilon was 0.1 to 0.2 % above its limit for small steps.
+_STEP = 0.01
+_PURE_STEP = 5e-4
 _MOST_PARTS = 64
-_NEGLIGIBLE = 45.0
-_LARGEST_EPSILON = 700.0
+_NEGLIGIBLE = 30.0
+# Shifted profiles with less than this share of all weights count as delta = 1.
+_SMALLEST_SHARE = 2.0**-70
+# The number of shifted profiles that are evaluated at a time.
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
-    """The privacy profile of one run, the same in both directions.
-
-    Attributes:
-        epsilons: Rising numbers, the first of which is zero.
-        deltas: Bounds on the delta at each of them.
-    """
-
-    epsilons: FloatArray
-    deltas: FloatArray
-
-    @classmethod
-    def of_pld(cls, pld: PLD) -> "Profile":
-        """Return the profile of a privacy loss distribution."""
-        pmfs = [pld._pmf_remove.to_dense_pmf(), pld._pmf_add.to_dense_pmf()]
-        interval = pmfs[0]._discretization
-        size = max(1, *(pmf._lower_loss + len(pmf._probs) for pmf in pmfs))
-        size = min(size, math.ceil(_LARGEST_EPSILON / interval))
-        epsilons = interval * np.arange(size)
-        deltas = np.maximum(*(_dense_deltas(pmf, epsilons) for pmf in pmfs))
-        floor = max(_SMALLEST_DELTA, deltas[-1] * (1 + 1e-6))
-        last = int(np.searchsorted(-deltas, -floor, side="left"))
-        chosen = np.arange(0, last + 1, max(1, math.ceil(last / _MOST_POINTS)))
-        chosen = np.minimum(np.append(chosen, last), size - 1)
-        chosen = np.unique(chosen)
-        return cls(epsilons[chosen], deltas[chosen])
-
-    @classmethod
-    def of_curve(cls, delta_at: Callable[[float], float], largest: float) -> "Profile":
-        """Return the profile of a curve, up to some epsilon."""
-        epsilons = np.linspace(0.0, min(largest, _LARGEST_EPSILON), 257)
-        deltas = np.array([min(1.0, delta_at(epsilon)) for epsilon in epsilons])
-        return cls(epsilons, np.minimum.accumulate(deltas))
-
-    def delta(self, epsilon: FloatArray) -> FloatArray:
-        """Return bounds on delta at any real epsilon, also at negative ones.
-
-        Delta is a convex function of e^epsilon. A chord between two bounds is therefore
-        a bound, and beyond the last point so is the last delta.
-        """
-        size = np.abs(epsilon)
-        at = np.minimum(size, self.epsilons[-1])
-        upper = np.searchsorted(self.epsilons, at, side="left").clip(1)
-        upper = np.minimum(upper, len(self.epsilons) - 1)
-        lower = np.maximum(upper - 1, 0)
-        start, width = (
-            self.epsilons[lower],
-            (self.epsilons[upper] - self.epsilons[lower]),
-        )
-        with np.errstate(invalid="ignore"):
-            share = np.where(width > 0, np.expm1(at - start) / np.expm1(width), 1.0)
-        delta = self.deltas[lower] + share * (self.deltas[upper] - self.deltas[lower])
-        return np.where(epsilon >= 0, delta, 1 - np.exp(-size) * (1 - delta))
-
-    def trade_off(self, t: FloatArray, f: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the largest probability T(t) of an event of probability t, and 1 - T.
-
-        Args:
-            t: The probabilities.
-            f: The same as ``1 - t``, with all digits where t is close to one.
-        """
-        # T(t) is the least of the lines e^e t + delta(e), and 1 - T(t) the largest of
-        # their mirror images e^-e (f - delta(e)). Every line is a bound, so that a line
-        # that is not quite the best one is harmless.
-        steep, flat = self._knots
-        last = len(self.epsilons) - 1
-        line = last - np.searchsorted(steep, t)
-        high = np.minimum(1.0, np.exp(self.epsilons[line]) * t + self.deltas[line])
-        line = last - np.searchsorted(flat, f)
-        low = np.exp(-self.epsilons[line]) * np.maximum(0.0, f - self.deltas[line])
-        return np.minimum(high, 1 - low), np.maximum(low, 1 - high)
-
-    @cached_property
-    def _knots(self) -> tuple[FloatArray, FloatArray]:
-        """Where the best line changes: rising t of the lines, f of the mirror images.
-
-        Neighbouring lines intersect there.
-        """
-        falls = -np.diff(self.deltas)
-        widths = np.expm1(np.diff(self.epsilons))
-        steep = falls / widths * np.exp(-self.epsilons[:-1])
-        flat = self.deltas[:-1] + falls / widths
-        return np.maximum.accumulate(steep[::-1]), np.maximum.accumulate(flat[::-1])
-
-
-@dataclass(frozen=True, eq=False)
-class SelectionCurve:
-    """A bound on the privacy profile of a selection, a mixture of shifted profiles.
+class OneWayBound:
+    """A bound on the profile of a selection for one order of the two data sets.
 
     Attributes:
         profile: The profile of one run.
@@ -145,19 +53,12 @@ class SelectionCurve:
         shifts: By how much epsilon is reduced in each of them; infinity counts the
             whole weight.
         log_slopes: Bounds on log g(t) and log g(T(t)) in many bins of t.
-        log_silent: The logarithm of the probability that there is no run.
     """
 
     profile: Profile
     weights: FloatArray
     shifts: FloatArray
     log_slopes: tuple[FloatArray, FloatArray]
-    log_silent: float
-
-    @property
-    def resolution(self) -> float:
-        """A delta beyond which the curve says no more."""
-        return 2 * max(_SMALLEST_DELTA, self.delta(2 * _LARGEST_EPSILON))
 
     def delta(self, epsilon: float) -> float:
         """Return the delta at ``epsilon``."""
@@ -166,7 +67,13 @@ class SelectionCurve:
 
     def deltas(self, epsilons: FloatArray) -> FloatArray:
         """Return the delta at each of many epsilons."""
-        return np.array([self.delta(epsilon) for epsilon in epsilons])
+        rows = max(1, _CHUNK // len(self.shifts))
+        parts = [
+            self.profile.delta(epsilons[i : i + rows, None] - self.shifts)
+            @ self.weights
+            for i in range(0, len(epsilons), rows)
+        ]
+        return np.minimum(1.0, np.concatenate(parts))
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``, rounded up; infinity if there is none."""
@@ -175,7 +82,7 @@ class SelectionCurve:
         high = 1.0
         while self.delta(high) > delta:
             high *= 2
-            if high > 2 * _LARGEST_EPSILON:
+            if high > 2 * LARGEST_EPSILON:
                 return math.inf
         low = 0.0 if high == 1.0 else high / 2
         root: float = brentq(lambda x: self.delta(x) - delta, low, high, xtol=1e-9)
@@ -183,59 +90,87 @@ class SelectionCurve:
             root += 1e-9 * max(1.0, root)
         return root
 
+    def log_factors(self, orders: FloatArray) -> FloatArray:
+        """Return the largest log of g(t)^a g(T(t))^(1-a) at each order a."""
+        own, other = self.log_slopes
+        return np.array([np.max(own + (a - 1) * (own - other)) for a in orders])
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionBound:
+    """A bound on the privacy profile of a selection.
+
+    Attributes:
+        ways: The bounds for both orders of the data sets; one if they are the same.
+        silent: The probability that there is no run.
+    """
+
+    ways: tuple[OneWayBound, ...]
+    silent: float
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of one run."""
+        return self.ways[0].profile
+
+    @property
+    def resolution(self) -> float:
+        """A delta below which the bound says no more."""
+        ends = [way.delta(2 * LARGEST_EPSILON) for way in self.ways]
+        return 2 * max(SMALLEST_DELTA, *ends, SMALLEST_DELTA)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at ``epsilon``."""
+        return max(way.delta(epsilon) for way in self.ways)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at ``delta``, rounded up; infinity if there is none."""
+        return max(way.epsilon(delta) for way in self.ways)
+
     def rdp(self, orders: FloatArray, base: FloatArray) -> FloatArray:
         """Return bounds on Renyi divergences, given those of one run.
 
         The moment of order a is at most P(K = 0) plus the largest
         :math:`g(t)^a g(T(t))^{1-a}` times the moment of one run.
         """
-        own, other = self.log_slopes
-        with np.errstate(invalid="ignore"):
-            factors = [np.max(own + (order - 1) * (own - other)) for order in orders]
-        log_moments = np.array(factors) + (orders - 1) * base
-        return np.logaddexp(self.log_silent, log_moments) / (orders - 1)
+        factors = np.max([way.log_factors(orders) for way in self.ways], axis=0)
+        with np.errstate(divide="ignore"):
+            log_silent = np.log(self.silent)
+        return np.logaddexp(log_silent, factors + (orders - 1) * base) / (orders - 1)
 
 
-def selection_curve(
+def selection_bound(
     profile: Profile, count: Count, ratios: tuple[float, float] = (1.0, 1.0)
-) -> SelectionCurve:
+) -> SelectionBound:
     """Return the bound for a profile of one run and a distribution of their number.
 
     Args:
         profile: The profile of one run.
         count: The distribution of the number of runs.
         ratios: The bounds c and C on every proposal's density, relative to a fixed one.
+
+    Example:
+        >>> from botorch_dp.privacy.counts import Poisson
+        >>> bound = selection_bound(Profile.of_pure(1.0), Poisson(8.0))
+        >>> round(bound.epsilon(1e-6), 2)
+        4.71
     """
-    log_slopes = _log_slopes(profile, count, ratios)
-    own, other = (np.exp(log) for log in log_slopes)
-    # h(x) = max_t [g(t) - x g(T(t))]_+ is convex and piecewise linear. The edge between
-    # two neighbours on the hull of the points (g(T), g) is a kink of h: it adds the
-    # hockey stick (g2 - g1) [1 - x / e^shift]_+ with e^shift the slope of the edge.
-    x, y = np.append(0.0, other[::-1]), np.append(0.0, own[::-1])
-    hull = upper_hull(x, y)
-    widths, weights = np.diff(x[hull]), np.diff(y[hull])
-    certain = y[hull[0]]  # where g(T(t)) = 0: the worst is assumed
-    return SelectionCurve(
-        profile,
-        np.append(certain, weights),
-        np.append(np.inf, np.log(weights) - np.log(widths)),
-        log_slopes,
-        float(count.log_generating(np.zeros(1))[0]),
-    )
+    profiles = [profile] if profile.is_symmetric else [profile, profile.reversed()]
+    ways = tuple(_one_way_bound(one, count, ratios) for one in profiles)
+    return SelectionBound(ways, float(count.probabilities(0)[0]))
 
 
 def largest_log_ratio(
     epsilon: float, count: Count, ratios: tuple[float, float] = (1.0, 1.0)
 ) -> float:
-    """Return the largest loss that a selection adds to epsilon-DP runs.
+    """Return the largest loss that a selection adds to that of epsilon-DP runs.
 
     Args:
         epsilon: The pure cost of one run.
         count: The distribution of the number of runs.
         ratios: The bounds c and C on every proposal's density, relative to a fixed one.
     """
-    profile = Profile(np.array([0.0, epsilon]), np.array([math.tanh(epsilon / 2), 0.0]))
-    own, other = _log_slopes(profile, count, ratios)
+    own, other = _log_slopes(Profile.of_pure(epsilon), count, ratios, _PURE_STEP)
     # In the last bin f = 1 - t reaches zero, and there f' >= e^-epsilon f. The loss
     # rises with f, because z phi''(z) / phi'(z) does, so that its upper end is enough.
     low, high = ratios
@@ -245,14 +180,40 @@ def largest_log_ratio(
     return max(float(largest), float(last[0] - last[1]) + math.log(high / low))
 
 
-def _log_slopes(
+def _one_way_bound(
     profile: Profile, count: Count, ratios: tuple[float, float]
+) -> OneWayBound:
+    log_slopes = _log_slopes(profile, count, ratios)
+    own, other = (np.exp(log) for log in log_slopes)
+    # h(x) = max_t [g(t) - x g(T(t))]_+ is convex and piecewise linear. The edge between
+    # two neighbours on the hull of the points (g(T), g) is a kink of h: it adds the
+    # hockey stick (g2 - g1) [1 - x / e^shift]_+ with e^shift the slope of the edge.
+    x, y = np.append(0.0, other[::-1]), np.append(0.0, own[::-1])
+    hull = upper_hull(x, y)
+    widths, weights = np.diff(x[hull]), np.diff(y[hull])
+    shifts = np.log(weights) - np.log(widths)
+    large = weights >= _SMALLEST_SHARE * own[0]
+    # Where g(T(t)) = 0, and where it does not matter, delta = 1 is assumed.
+    certain = y[hull[0]] + weights[~large].sum()
+    return OneWayBound(
+        profile,
+        np.append(certain, weights[large]),
+        np.append(np.inf, shifts[large]),
+        log_slopes,
+    )
+
+
+def _log_slopes(
+    profile: Profile,
+    count: Count,
+    ratios: tuple[float, float],
+    step: float = _STEP,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the largest log g(t) and the least log g(T(t)) of each of many bins."""
     low, high = ratios
 
     def slopes(t: FloatArray, f: FloatArray) -> tuple[FloatArray, FloatArray]:
-        _, other = profile.trade_off(t, f)
+        other = profile.other_share(t, f)
         up = np.minimum(high * f, 1 - low + low * f)
         down = np.maximum(low * other, 1 - high + high * other)
         return (
@@ -266,38 +227,17 @@ def _log_slopes(
     own, other = slopes(t, f)
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(own)) + np.abs(np.diff(other))
-    change = np.nan_to_num(change, nan=0.0, posinf=_STEP * _MOST_PARTS)
+    change = np.nan_to_num(change, nan=0.0, posinf=step * _MOST_PARTS)
     change[own[:-1] < own[0] - _NEGLIGIBLE] = 0.0
-    parts = np.clip(np.ceil(change / _STEP), 1, _MOST_PARTS).astype(int)
-    share = _shares(parts)
-    t, f = (
-        np.append(
-            np.repeat(x[:-1], parts) + share * np.repeat(np.diff(x), parts), x[-1]
-        )
-        for x in (t, f)
-    )
+    parts = np.clip(np.ceil(change / step), 1, _MOST_PARTS).astype(int)
+    t, f = _divide(t, parts), _divide(f, parts)
     own, other = slopes(t, f)
     # g falls and T rises: the largest g is at the lower end, the least at the upper.
     return own[:-1], np.minimum(other[1:], own[:-1])
 
 
-def _shares(parts: NDArray[np.intp]) -> FloatArray:
-    """Return 0, 1/n, ..., (n-1)/n for each n in ``parts``, one after the other."""
-    starts = np.repeat(np.cumsum(parts) - parts, parts)
-    return (np.arange(parts.sum()) - starts) / np.repeat(parts, parts)
-
-
-def _dense_deltas(pmf: PLD, epsilons: FloatArray) -> FloatArray:
-    """Return the deltas of one direction at the points of its own grid."""
-    size, lower = len(epsilons), pmf._lower_loss
-    probs = np.zeros(size)
-    first = max(0, -lower)
-    inside = pmf._probs[first : first + size - max(0, lower)]
-    start = max(0, lower)
-    probs[start : start + len(inside)] = inside
-    infinite = pmf._infinity_mass + pmf._probs[first + size - start :].sum()
-    # delta = P(loss > e) - e^e P'(loss > e), with sums that start at the small end.
-    above = np.append(np.cumsum(probs[:0:-1])[::-1], 0.0)
-    below = np.append(np.cumsum((probs * np.exp(-epsilons))[:0:-1])[::-1], 0.0)
-    deltas = infinite + np.maximum(0.0, above - np.exp(epsilons) * below)
-    return np.minimum(1.0, np.maximum.accumulate(deltas[::-1])[::-1])
+def _divide(ends: FloatArray, parts: NDArray[np.int_]) -> FloatArray:
+    """Return the ends of bins after each was divided into a number of parts."""
+    within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    widths = np.repeat(np.diff(ends) / parts, parts)
+    return np.append(np.repeat(ends[:-1], parts) + within * widths, ends[-1])

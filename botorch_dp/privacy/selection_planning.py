@@ -12,8 +12,9 @@ from botorch_dp.privacy.composition import Groups, pld_on_grid
 from botorch_dp.privacy.counts import Count
 from botorch_dp.privacy.events import GaussianEvent, PoissonGaussianEvent, PrivacyEvent
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection import SelectionEvent
-from botorch_dp.privacy.selection_bounds import Profile, selection_curve
+from botorch_dp.privacy.selection_bounds import selection_bound
 
 # The noise is found on grids of so many losses below the target's epsilon, then checked
 # by exact accounting and raised by this factor until it passes.
@@ -121,7 +122,7 @@ def _coarse_epsilon(
     assert pld is not None  # Gaussian releases always have one
     if count is None:
         return float(pld.get_epsilon_for_delta(delta))
-    return selection_curve(Profile.of_pld(pld), count).epsilon(delta)
+    return selection_bound(Profile.of_pld(pld), count).epsilon(delta)
 
 
 def _solve(epsilon: Callable[[float], float], target: float) -> float:
