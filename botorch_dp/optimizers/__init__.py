@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.ldp.simulation import LDPBO
     from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
     from botorch_dp.optimizers.release.private_bo import PrivateBO
+    from botorch_dp.optimizers.selection.adaptive import GPProposals, Proposals
+    from botorch_dp.optimizers.selection.composed_selection import (
+        ComposedResult,
+        ComposedSelection,
+    )
+    from botorch_dp.optimizers.selection.meter import RunMeter
+    from botorch_dp.optimizers.selection.private_selection import PrivateSelection
+    from botorch_dp.optimizers.selection.result import SelectionResult
 
 __all__ = [
     "DPFTSDE",
@@ -47,6 +55,8 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
+    "ComposedResult",
+    "ComposedSelection",
     "DPFTSServer",
     "Expectation",
     "FTSAgent",
@@ -54,6 +64,7 @@ __all__ = [
     "FederatedResult",
     "FederatedSimulation",
     "Federation",
+    "GPProposals",
     "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
@@ -66,8 +77,12 @@ __all__ = [
     "Optimizer",
     "PrivateBO",
     "PrivateOptimizer",
+    "PrivateSelection",
+    "Proposals",
     "RandomSearch",
+    "RunMeter",
     "SearchPlan",
+    "SelectionResult",
     "Step",
     "StepSchedule",
     "ThompsonSampling",

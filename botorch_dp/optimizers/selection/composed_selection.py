@@ -36,7 +36,6 @@ from botorch_dp.privacy.entries import UNITS
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.noise import SeededNoise, make_noise_source
 
-
 _CPU = torch.device("cpu")
 
 
