@@ -34,6 +34,7 @@ from botorch_dp.privacy.counts import (
     TruncatedNegativeBinomial,
 )
 from botorch_dp.privacy.loss_distributions import RDP_ORDERS
+from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection import SelectionEvent
 
 FloatArray = npt.NDArray[np.float64]
@@ -127,14 +128,14 @@ def bounds_of(count: Count) -> dict[str, float]:
     event = SelectionEvent(((RUN, NUM_STEPS),), count)
     epsilons = {
         "smallest": event.epsilon_at(DELTA),
-        "trade-off": event.curve.epsilon(DELTA),
+        "trade-off": event.bound.epsilon(DELTA),
         "simple": _simple_bound(event),
     }
     renyi = _renyi_bound(count)
     if renyi is not None:
         epsilons["Renyi"] = renyi
     if isinstance(count, Poisson) and count.mean >= 1:
-        profile = event.curve.profile
+        profile = _symmetric_profile(event)
         deltas = profile.delta(np.log1p(1 / (RDP_ORDERS - 1)))
         divergences = total_rdp() + math.log(count.mean) / (RDP_ORDERS - 1)
         divergences = divergences + count.mean * deltas
@@ -157,15 +158,22 @@ def total_rdp() -> FloatArray:
     return NUM_STEPS * RUN.rdp()
 
 
+def _symmetric_profile(event: SelectionEvent) -> Profile:
+    """Return the larger delta of both directions of one run."""
+    profile = event.bound.profile
+    deltas = np.maximum(profile.deltas, profile.reverse)
+    return Profile(profile.epsilons, deltas, deltas)
+
+
 def _simple_bound(event: SelectionEvent) -> float:
     """Return the epsilon at which E[K] delta_Q(epsilon - L) is delta."""
-    profile, count = event.curve.profile, event.count
+    profile, count = _symmetric_profile(event), event.count
     if count.least > 1:  # the slope of the generating function vanishes at 0
         return math.inf
     small = np.geomspace(1e-12, 0.5, 4000)
     t = np.concatenate([[0.0], small, 1 - small[::-1][1:]])
     f = np.concatenate([[1.0], 1 - small, small[::-1][1:]])
-    _, least = profile.trade_off(t, f)  # of the neighbour's probability to rank below
+    least = profile.other_share(t, f)  # the neighbour's probability to rank below
     loss = float((count.log_slope(f) - count.log_slope(least)).max())
     return float(
         brentq(

@@ -14,6 +14,7 @@ from botorch_dp.privacy.selection_planning import least_noise
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 NUM_RUNS = 16
+MOST_NOISE = 9.0  # of an adaptive selection; more is not worth it
 SCORE_NOISE = 0.002  # the standard deviation of a score's noise; scores lie in [0, 1]
 
 
@@ -101,14 +102,22 @@ def _adaptive_noise(
     count: Count,
     ratios: tuple[float, float],
 ) -> float:
-    """Return the least noise of adaptive proposals, up to half a percent."""
-    low, high = 0.3, 30.0
+    """Return the least noise of adaptive proposals, up to half a percent.
+
+    It is infinite if the proposals alone cost too much.
+    """
+
+    def is_enough(noise: float) -> bool:
+        step = PoissonGaussianEvent(noise, sampling_rate)
+        event = SelectionEvent(((step, num_steps), (score, 1)), count, ratios)
+        return event.bound.epsilon(DELTA) <= epsilon
+
+    low, high = 0.3, MOST_NOISE
+    if not is_enough(high):
+        return math.inf
     while high / low > 1.005:
         middle = math.sqrt(low * high)
-        step = PoissonGaussianEvent(middle, sampling_rate)
-        event = SelectionEvent(((step, num_steps), (score, 1)), count, ratios)
-        is_enough = event.curve.epsilon(DELTA) <= epsilon
-        low, high = (low, middle) if is_enough else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
