@@ -8,8 +8,9 @@ guarantee. Each is tried with the steps and batches that it chooses itself (200 
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from benchmarks._selection_plans import DELTA
+from benchmarks._selection_plans import noise_of_one
 from benchmarks._selection_tasks import DOLLARS
 from benchmarks._training_pools import ADAM, Setting, Task
 from botorch_dp.integrations.opacus.guesses import (
@@ -17,7 +18,6 @@ from botorch_dp.integrations.opacus.guesses import (
     adam_guess,
     linear_scaling_guess,
 )
-from botorch_dp.privacy import ApproxDP
 
 # What a run needs: the task, perhaps with other steps and batches, and a setting.
 Guess = Callable[[Task, float], tuple[Task, Setting]]
@@ -40,12 +40,12 @@ def good_guess(rule: Callable[..., TrainingGuess], *, own_steps: bool) -> Guess:
 
     def guess(task: Task, epsilon: float) -> tuple[Task, Setting]:
         steps = {"sample_rate": task.sampling_rate, "num_steps": task.num_steps}
-        found = rule(
-            ApproxDP(epsilon, DELTA),
-            num_records=task.num_records,
-            **({} if own_steps else steps),
-        )
+        facts: dict[str, Any] = {"num_records": task.num_records}
+        if not own_steps:
+            facts |= steps
+        found = rule(**facts, noise_multiplier=1.0)  # for its steps and batches
         used = replace(task, sampling_rate=found.sample_rate, num_steps=found.num_steps)
+        found = rule(**facts, noise_multiplier=noise_of_one(used, epsilon))
         return used, Setting(found.learning_rate, found.max_grad_norm, found.optimizer)
 
     return guess

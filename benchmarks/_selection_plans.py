@@ -7,13 +7,16 @@ from benchmarks._selection_figure import COUNTS
 from benchmarks._training_pools import Task
 from botorch_dp.integrations.opacus.plan import JointPlan
 from botorch_dp.privacy import ApproxDP, GaussianEvent, PoissonGaussianEvent
+from botorch_dp.privacy.composition import pld_on_grid
 from botorch_dp.privacy.counts import Count
-from botorch_dp.privacy.selection import SelectionEvent
+from botorch_dp.privacy.profiles import Profile
+from botorch_dp.privacy.selection_bounds import selection_bound
 from botorch_dp.privacy.selection_planning import least_noise
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 NUM_RUNS = 16
+GRID = 2000  # losses below epsilon on the grid of an adaptive selection's plan
 MOST_NOISE = 9.0  # of an adaptive selection; more is not worth it
 SCORE_NOISE = 0.002  # the standard deviation of a score's noise; scores lie in [0, 1]
 
@@ -109,8 +112,9 @@ def _adaptive_noise(
 
     def is_enough(noise: float) -> bool:
         step = PoissonGaussianEvent(noise, sampling_rate)
-        event = SelectionEvent(((step, num_steps), (score, 1)), count, ratios)
-        return event.bound.epsilon(DELTA) <= epsilon
+        run = frozenset({(step, num_steps), (score, 1)})
+        profile = Profile.of_pld(pld_on_grid(run, epsilon / GRID))
+        return selection_bound(profile, count, ratios).epsilon(DELTA) <= epsilon
 
     low, high = 0.3, MOST_NOISE
     if not is_enough(high):

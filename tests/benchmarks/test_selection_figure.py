@@ -25,7 +25,7 @@ def test_the_expected_best_agrees_with_simulation(name):
     accuracies = np.sort(random.random(50))
     count = figure.COUNTS[name](5)
     shares = count.probabilities(count.most)
-    drawn = random.choice(len(shares), size=20_000, p=shares / shares.sum())
+    drawn = random.choice(len(shares), size=5_000, p=shares / shares.sum())
     best = [
         random.choice(accuracies, size=k).max() if k else figure.CHANCE for k in drawn
     ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks import _selection_methods as methods
+from botorch_dp.optimizers.selection.adaptive import GPProposals
 
 pytestmark = pytest.mark.default_device
 
@@ -63,7 +64,7 @@ class TestBestOf:
         values = torch.from_numpy(random.random(30))
         probabilities = np.array([0.0, 0.3, 0.3, 0.0, 0.4])
         simulated = []
-        for _ in range(20_000):
+        for _ in range(5_000):
             count = random.choice(5, p=probabilities)
             chosen = random.permutation(30)[:count]
             simulated.append(float(values[chosen[scores[chosen].argmax()]]))
@@ -91,6 +92,50 @@ class TestComposedSearch:
             12, points, scores, scores, noise_std=0.0, seed=0
         )
         assert found == 11.0
+
+
+class TestProposedSearch:
+    def test_uniform_proposals_agree_with_the_formula(self, monkeypatch):
+        """With replacement: the i-th of n is the best of two with (2 i - 1) / n^2."""
+        monkeypatch.setattr(methods, "NUM_SEARCHES", 1000)
+        values = torch.arange(1, 6, dtype=torch.float64)
+        proposals = methods.UniformProposals()
+        proposals.start(5, None)
+        found = methods.proposed_search(
+            methods.exactly(2), proposals, values, values, noise_std=0.0, seed=0
+        )
+        ranks = np.arange(1, 6)
+        chances = (2 * ranks - 1) / 25
+        spread = np.sqrt(chances @ ranks**2 - (chances @ ranks) ** 2)
+        assert found == pytest.approx(chances @ ranks, abs=4 * spread / np.sqrt(1000))
+
+    def test_good_proposals_find_more(self, monkeypatch):
+        monkeypatch.setattr(methods, "NUM_SEARCHES", 20)
+        points = torch.linspace(0, 1, 40, dtype=torch.float64)[:, None]
+        scores = -(points[:, 0] - 0.7).abs()
+        found = []
+        for proposals in (methods.UniformProposals(), GPProposals((0.05, 20.0))):
+            proposals.start(40, points)
+            found.append(
+                methods.proposed_search(
+                    methods.exactly(6),
+                    proposals,
+                    scores,
+                    scores,
+                    noise_std=0.0,
+                    seed=0,
+                )
+            )
+        assert found[1] > 0.8 * found[0]  # both are negative
+
+    def test_no_run_has_no_value(self):
+        proposals = methods.UniformProposals()
+        proposals.start(2, None)
+        one = torch.ones(2, dtype=torch.float64)
+        found = methods.proposed_search(
+            methods.exactly(0), proposals, one, one, noise_std=0.0, seed=0
+        )
+        assert found == 0.0
 
 
 def test_the_model_interpolates():
