@@ -431,15 +431,14 @@ SECTIONS = (papernot_steinke, mnist, adult, fares, means, interpolation, plannin
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [section.__name__ for section in SECTIONS]
-    parser.add_argument("sections", nargs="*", choices=[*names, []])
-    train_missing(list(TASKS))
-    report(
-        "selection",
-        "Private selection of training runs",
-        SECTIONS,
-        only=parser.parse_args().sections,
-    )
+    parser.add_argument("sections", nargs="*", help="all if none is given")
+    only = parser.parse_args().sections
+    others = {section.__name__ for section in SECTIONS} - set(TASKS)
+    needs_all = not only or {"means", "interpolation"} & set(only)
+    if unknown := set(only) - others - set(TASKS):
+        parser.error(f"unknown sections: {', '.join(sorted(unknown))}")
+    train_missing([name for name in TASKS if needs_all or name in only])
+    report("selection", "Private selection of training runs", SECTIONS, only=only)
 
 
 if __name__ == "__main__":
