@@ -193,7 +193,8 @@ class PrivacyAccountant(IAccountant):
         destination["adjacency"] = self._adjacency
         destination["unit"] = self._unit
         destination["events"] = [
-            {**event.to_dict(), "count": count} for event, count in self._events.items()
+            {"event": event.to_dict(), "count": count}
+            for event, count in self._events.items()
         ]
         return destination
 
@@ -203,8 +204,10 @@ class PrivacyAccountant(IAccountant):
         super(PrivacyAccountant, other).load_state_dict(state_dict)
         other.history = list(other.history)
         for state in state_dict.get("events", ()):
-            event = {key: value for key, value in state.items() if key != "count"}
-            other.compose(PrivacyEvent.from_dict(event), state.get("count"))
+            # Until 0.1.0 the fields of the event stood beside its count.
+            flat = {key: value for key, value in state.items() if key != "count"}
+            event = PrivacyEvent.from_dict(state.get("event", flat))
+            other.compose(event, state.get("count"))
         other.groups()  # checks the history
         self.history, self._events = other.history, other._events
         self._adjacency = state_dict.get("adjacency")

@@ -191,11 +191,11 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
         yield Spending(epsilon, "epsilon", "exact Gaussian composition")
         return
     single = _single(groups)
-    closed = None if single is None else single.epsilon_at(delta)
-    if (
-        single is not None and closed is not None
-    ):  # the tight curve: no other bound is smaller
-        yield Spending(closed, "epsilon", single.method_at(delta))
+    closed = False
+    for epsilon, method in () if single is None else single.bounds_at(delta):
+        yield Spending(epsilon, "epsilon", method)
+        closed = True
+    if closed:  # no other bound is smaller
         return
     choice = _pure_and_mu(groups)
     if choice is not None and _has_tight_choice(groups):
@@ -207,6 +207,11 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
+    elif len(groups) > 1:
+        # One kind of release may have a curve only and another no PLD.
+        parts = [spent_at(frozenset({group}), delta / len(groups)) for group in groups]
+        epsilon = sum(part.amount for part in parts)
+        yield Spending(epsilon, "epsilon", "basic composition of parts")
 
 
 def _cheap_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
@@ -260,6 +265,15 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     pld = total_pld(groups)
     if pld is not None:
         yield float(pld.get_delta_for_epsilon(epsilon))
+    elif len(groups) > 1:  # basic composition of parts, in proportion to their cost
+        costs = {
+            group: spent_at(frozenset({group}), _TYPICAL_DELTA) for group in groups
+        }
+        scale = epsilon / max(1e-12, sum(cost.amount for cost in costs.values()))
+        yield sum(
+            delta_at(frozenset({group}), scale * cost.amount)
+            for group, cost in costs.items()
+        )
 
 
 def _single(groups: Groups) -> PrivacyEvent | None:
@@ -332,10 +346,15 @@ def total_rdp(groups: Groups) -> FloatArray:
     return sum((count * event.rdp() for event, count in groups), start=zero)
 
 
-def total_pld(groups: Groups) -> PLD | None:
-    """Return the privacy loss distribution of a history, on a grid that suits it."""
+def total_pld(groups: Groups, coarseness: int = 1) -> PLD | None:
+    """Return the privacy loss distribution of a history, on a grid that suits it.
+
+    Args:
+        groups: The history.
+        coarseness: How many times coarser than usual the grid is.
+    """
     # A power of two, so that a whole range of histories shares one grid and its cache.
-    finest = max(1e-5, min(_scale(groups), 1e4) / _PLD_POINTS)
+    finest = max(1e-5, min(_scale(groups), 1e4) * coarseness / _PLD_POINTS)
     interval = 2.0 ** math.floor(math.log2(finest))
     smallest = min(
         (event.approx[0] for event, _ in groups if event.approx), default=0.0

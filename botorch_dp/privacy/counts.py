@@ -31,6 +31,8 @@ from botorch_dp.privacy.noise import NoiseSource
 _LARGEST = 100_000
 # The least success probability of a truncated negative binomial, for the same reason.
 _LEAST_GAMMA = 1e-5
+# Shapes closer to zero than this make no difference.
+_FLAT = 1e-13
 # Tables end where the runs beyond add less than this share to the slope of the
 # generating function, which is below the rounding errors of doubles.
 _NEGLIGIBLE = 2.0**-60
@@ -86,7 +88,7 @@ class Count(ABC):
         Args:
             source: The noise source.
         """
-        tails = np.cumsum(self.probabilities(self.most)[::-1])[::-1]
+        tails = _tails(self)
         start = 0
         while True:
             uniform = source.uniform(torch.Size([1]), torch.device("cpu")).item()
@@ -234,7 +236,7 @@ class TruncatedNegativeBinomial(Count):
         if x == 0:
             return _log(z)
         growth = -np.log1p(math.expm1(-x) * z)  # -log(1 - (1 - gamma) z)
-        if self.shape == 0:
+        if abs(self.shape) < _FLAT:
             return _log(growth / x)
         return _log(np.expm1(self.shape * growth) / math.expm1(self.shape * x))
 
@@ -273,7 +275,8 @@ class TruncatedNegativeBinomial(Count):
         """Return the mean at log(1 / gamma) = x."""
         if x == 0:
             return 1.0
-        width = x if self.shape == 0 else -math.expm1(-self.shape * x) / self.shape
+        flat = abs(self.shape) < _FLAT
+        width = x if flat else -math.expm1(-self.shape * x) / self.shape
         return math.expm1(x) / width
 
 
@@ -500,6 +503,12 @@ def _check_size(name: str, value: int) -> int:
     if size > _LARGEST:
         raise InvalidArgumentError(f"{name} must be at most {_LARGEST}, got {value!r}.")
     return size
+
+
+@lru_cache(maxsize=8)
+def _tails(count: Count) -> FloatArray:
+    """Return P(K >= 0), ..., P(K >= most), with all digits of the small ones."""
+    return np.cumsum(count.probabilities(count.most)[::-1])[::-1]
 
 
 @lru_cache(maxsize=64)

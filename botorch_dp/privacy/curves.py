@@ -132,6 +132,19 @@ def sampled_gdp_deltas(mu: float, rate: float, epsilons: FloatArray) -> FloatArr
     return rate * gdp_deltas(mu, np.where(epsilons > 1, large, small))
 
 
+def unsampled_gdp_deltas(mu: float, rate: float, epsilons: FloatArray) -> FloatArray:
+    """Return :func:`sampled_gdp_deltas` of Poisson samples in the other direction.
+
+    The data set without the record comes first. Then delta(epsilon) is a times the
+    delta of the release of all records at log(e^epsilon rate / a), with
+    a = 1 - e^epsilon (1 - rate), and zero where a is not positive.
+    """
+    share = rate - (1 - rate) * np.expm1(epsilons)
+    safe = np.maximum(share, 1e-300)
+    deltas = safe * gdp_deltas(mu, epsilons + math.log(rate) - np.log(safe))
+    return np.where(share > 0, deltas, 0.0)
+
+
 def sampled_gdp_delta(mu: float, rate: float, epsilon: float) -> float:
     """Return :func:`sampled_gdp_deltas` at one epsilon."""
     return float(sampled_gdp_deltas(mu, rate, np.array([epsilon]))[0])

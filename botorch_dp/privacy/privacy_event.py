@@ -84,10 +84,14 @@ class PrivacyEvent:
         del delta
         return None
 
-    def method_at(self, delta: float) -> str:
-        """Return the name of the accounting that gave ``epsilon_at``."""
-        del delta
-        return "closed form of one release"
+    def bounds_at(self, delta: float) -> Iterator[tuple[float, str]]:
+        """Yield bounds on the epsilon of one release, with the names of their proofs.
+
+        Cheap ones come first. If there are any, the last one is the smallest known.
+        """
+        epsilon = self.epsilon_at(delta)
+        if epsilon is not None:
+            yield epsilon, "closed form of one release"
 
     def delta_at(self, epsilon: float) -> float | None:
         """Return the delta of one release at ``epsilon``, if it has a closed form."""

@@ -17,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from botorch_dp.privacy import curves
 from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.loss_distributions import PLD
 
@@ -57,16 +58,16 @@ class Profile:
         size = max(2, *(pmf._lower_loss + len(pmf._probs) for pmf in pmfs), 2)
         size = min(size, math.ceil(LARGEST_EPSILON / interval))
         epsilons = interval * np.arange(size)
-        curves = [_deltas_of(pmf, epsilons) for pmf in pmfs]
-        # Where all curves have reached their ends, more points say nothing.
+        ways = [_deltas_of(pmf, epsilons) for pmf in pmfs]
+        # Where both ways have reached their ends, more points say nothing.
         used = [
-            np.searchsorted(-curve, -max(SMALLEST_DELTA, curve[-1] * (1 + 1e-6)))
-            for curve in curves
+            np.searchsorted(-way, -max(SMALLEST_DELTA, way[-1] * (1 + 1e-6)))
+            for way in ways
         ]
         last = min(max(1, *used, 1), size - 1)
         chosen = np.arange(0, last + 1, math.ceil(last / _MOST_POINTS))
         chosen = np.unique(np.append(chosen, last))
-        return cls(epsilons[chosen], curves[0][chosen], curves[-1][chosen])
+        return cls(epsilons[chosen], ways[0][chosen], ways[-1][chosen])
 
     @classmethod
     def of_curve(cls, delta_at: Callable[[float], float], largest: float) -> "Profile":
@@ -79,6 +80,14 @@ class Profile:
         epsilons = np.linspace(0.0, min(largest, LARGEST_EPSILON), 257)
         deltas = np.array([min(1.0, delta_at(epsilon)) for epsilon in epsilons])
         deltas = np.minimum.accumulate(deltas)
+        return cls(epsilons, deltas, deltas)
+
+    @classmethod
+    def of_gaussian(cls, mu: float) -> "Profile":
+        """Return the profile of the Gaussian pair."""
+        largest = min(mu * (mu / 2 + 9), LARGEST_EPSILON)
+        epsilons = np.linspace(0.0, largest, 1025)
+        deltas = curves.gdp_deltas(mu, epsilons)
         return cls(epsilons, deltas, deltas)
 
     @classmethod

@@ -17,7 +17,7 @@ References:
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -45,6 +45,10 @@ Base = tuple[tuple[PrivacyEvent, int], ...]
 TRADE_OFF = "trade-off bound of a selection"
 RENYI = "RDP bound of a selection"
 PURE = "pure bound of a selection"
+
+# How many times coarser the first grid of losses is. In training runs epsilon was 0.2
+# to 0.4 % larger on it, and took a quarter of the time.
+_COARSE = 4
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,13 @@ class SelectionEvent(PrivacyEvent):
         """Return the smallest known epsilon at ``delta``."""
         return self._bound_at(delta)[0]
 
-    def method_at(self, delta: float) -> str:
-        """Return the name of the bound that gave ``epsilon_at``."""
-        return self._bound_at(delta)[1]
+    def bounds_at(self, delta: float) -> Iterator[tuple[float, str]]:
+        """Yield bounds on epsilon at ``delta``, with their names.
+
+        The first one comes from a coarse grid and takes a fraction of the time.
+        """
+        yield self._bound(_COARSE).epsilon(delta), TRADE_OFF
+        yield self._bound_at(delta)
 
     def delta_at(self, epsilon: float) -> float:
         """Return the smallest known delta at ``epsilon``."""
@@ -142,7 +150,7 @@ class SelectionEvent(PrivacyEvent):
     @property
     def bound(self) -> SelectionBound:
         """The trade-off bound."""
-        return _bound(frozenset(self.base), self.count, self.proposal_ratios)
+        return self._bound()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain numbers, for JSON."""
@@ -152,6 +160,10 @@ class SelectionEvent(PrivacyEvent):
             "count": self.count.to_dict(),
             "proposal_ratios": list(self.proposal_ratios),
         }
+
+    def _bound(self, coarseness: int = 1) -> SelectionBound:
+        profile = base_profile(frozenset(self.base), coarseness)
+        return _bound(profile, self.count, self.proposal_ratios)
 
     def _bound_at(self, delta: float) -> tuple[float, str]:
         renyi, _ = compute_epsilon(RDP_ORDERS, self.rdp(), delta)
@@ -163,20 +175,27 @@ class SelectionEvent(PrivacyEvent):
 
 
 @lru_cache(maxsize=256)
-def base_profile(groups: composition.Groups) -> Profile:
-    """Return the privacy profile of one run, whose releases are these."""
-    pld = composition.total_pld(groups)
+def base_profile(groups: composition.Groups, coarseness: int = 1) -> Profile:
+    """Return the privacy profile of one run.
+
+    Args:
+        groups: The releases of a run.
+        coarseness: How many times coarser than usual the grid of losses is.
+    """
+    pld = composition.total_pld(groups, coarseness)
     if pld is not None:
         return Profile.of_pld(pld)
+    if coarseness > 1:
+        return base_profile(groups)
     largest = composition.spent_at(groups, 1e-15).amount
     return Profile.of_curve(lambda e: composition.delta_at(groups, e), largest)
 
 
 @lru_cache(maxsize=256)
 def _bound(
-    groups: composition.Groups, count: Count, ratios: tuple[float, float]
+    profile: Profile, count: Count, ratios: tuple[float, float]
 ) -> SelectionBound:
-    return selection_bound(base_profile(groups), count, ratios)
+    return selection_bound(profile, count, ratios)
 
 
 @lru_cache(maxsize=256)

@@ -225,11 +225,12 @@ def _log_slopes(
     t = np.append(small, 1 - small[-2::-1])
     f = np.append(1 - small, small[-2::-1])
     own, other = slopes(t, f)
+    most_parts = _MOST_PARTS * _STEP / step
     with np.errstate(invalid="ignore"):
         change = np.abs(np.diff(own)) + np.abs(np.diff(other))
-    change = np.nan_to_num(change, nan=0.0, posinf=step * _MOST_PARTS)
+    change = np.nan_to_num(change, nan=0.0, posinf=math.inf)
     change[own[:-1] < own[0] - _NEGLIGIBLE] = 0.0
-    parts = np.clip(np.ceil(change / step), 1, _MOST_PARTS).astype(int)
+    parts = np.clip(np.ceil(change / step), 1, most_parts).astype(int)
     t, f = _divide(t, parts), _divide(f, parts)
     own, other = slopes(t, f)
     # g falls and T rises: the largest g is at the lower end, the least at the upper.
