@@ -18,12 +18,19 @@ DELTA = 1e-5
 NUM_RUNS = 16
 GRID = 2000  # losses below epsilon on the grid of an adaptive selection's plan
 MOST_NOISE = 9.0  # of an adaptive selection; more is not worth it
-SCORE_NOISE = 0.002  # the standard deviation of a score's noise; scores lie in [0, 1]
+# The standard deviation of a score's noise, where scores lie in [0, 1]: this, or what
+# makes the noise this many times the sensitivity, if that is more.
+SCORE_NOISE, SCORE_MULTIPLIER = 0.002, 40.0
 
 
 def score_event(task: Task) -> GaussianEvent:
     """Return the cost of a run's score, the mean over the training records."""
-    return GaussianEvent(SCORE_NOISE * task.num_records)
+    return GaussianEvent(score_noise(task) * task.num_records)
+
+
+def score_noise(task: Task) -> float:
+    """Return the standard deviation of the noise of a score."""
+    return max(SCORE_NOISE, SCORE_MULTIPLIER / task.num_records)
 
 
 def noise_of_one(task: Task, epsilon: float) -> float:

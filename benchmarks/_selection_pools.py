@@ -28,11 +28,12 @@ LEVELS: dict[str, list[float]] = {
     name: [0.0, *(round(float(x), 4) for x in np.geomspace(low, high, count))]
     for name, low, high, count in (
         ("mnist", 0.62, 9.2, 11),
+        ("mnist_6000", 0.62, 9.2, 11),
         ("adult", 0.66, 11.5, 11),
         ("fares", 0.75, 15.5, 12),
     )
 }
-NUM_SETTINGS = {"mnist": 64, "adult": 128, "fares": 128}
+NUM_SETTINGS = {"mnist": 64, "mnist_6000": 64, "adult": 128, "fares": 128}
 _DIGITS = 6
 
 

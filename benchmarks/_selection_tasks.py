@@ -1,7 +1,7 @@
 """The training tasks of the benchmark of private selection, and their search spaces.
 
-Everything in this file was written before anything was trained with it: models, batch
-sizes, steps, search spaces and the third task.
+Models, batch sizes, steps, search spaces and the three tasks MNIST, Adult and fares
+were written down before anything was trained with them. The fourth was added later.
 
 * **MNIST**: images of 14 x 14 pixels (means of 2 x 2), values from 0 to 1, a network
   with 32 tanh units, 5 epochs of batches of 2,000.
@@ -16,6 +16,10 @@ sizes, steps, search spaces and the third task.
   inputs and targets of about 1, as everybody does who has to guess. A row of the table
   shows the same guesses for someone who knows both units, and that is more knowledge
   than the others have.
+* **MNIST with 6,000 records**: the first 6,000 training records of MNIST, batches of
+  200, otherwise as MNIST. *Added after the results of MNIST had been seen*: with 60,000
+  records noise matters so little that even tuning for free would gain less than three
+  points over composed runs.
 
 The spaces are those of someone who knows little: learning rates over four powers of ten
 and clip norms over three for MNIST and Adult; for fares six, four, and five for the
@@ -25,7 +29,7 @@ one half.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +99,7 @@ class Space:
 
 SPACES: dict[str, Space] = {
     "mnist": Space(),
+    "mnist_6000": Space(),
     "adult": Space(),
     "fares": Space(
         learning_rates=(1e-4, 100.0),
@@ -122,6 +127,17 @@ def mnist(arrays: Arrays | None = None) -> Task:
         num_hidden=32,
         sampling_rate=1 / 30,
         num_steps=150,
+    )
+
+
+def mnist_6000(arrays: Arrays | None = None) -> Task:
+    """Return the task of MNIST with 6,000 training records."""
+    task = mnist(arrays)
+    return replace(
+        task,
+        name="mnist_6000",
+        train_inputs=task.train_inputs[:6000],
+        train_targets=task.train_targets[:6000],
     )
 
 
@@ -173,7 +189,12 @@ def fares(arrays: Arrays | None = None) -> Task:
     )
 
 
-TASKS: dict[str, Callable[[], Task]] = {"mnist": mnist, "adult": adult, "fares": fares}
+TASKS: dict[str, Callable[[], Task]] = {
+    "mnist": mnist,
+    "mnist_6000": mnist_6000,
+    "adult": adult,
+    "fares": fares,
+}
 
 
 def _classes(values: npt.NDArray[np.generic]) -> Tensor:

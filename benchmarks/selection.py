@@ -155,6 +155,17 @@ def mnist() -> list[Row]:
     return tuning("mnist")
 
 
+def mnist_6000() -> list[Row]:
+    """MNIST with 6,000 records: accuracy on test records, in percent
+
+    The first 6,000 training records, batches of 200, noise of scores 0.0067, otherwise
+    as MNIST. *This task was added after the results of MNIST had been seen*, because
+    noise matters little with 60,000 records: even tuning for free ("best of 16 at the
+    noise of one run") gains less than three points over composed runs there.
+    """
+    return tuning("mnist_6000")
+
+
 def adult() -> list[Row]:
     """Adult: accuracy on test records, in percent, at a total epsilon
 
@@ -223,6 +234,10 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
         noise = plans.noise_of_one(task, epsilon)
         return noise, best(exactly(1), noise, 0.0)
 
+    def free(epsilon: float) -> tuple[float, Score]:
+        noise = plans.noise_of_one(task, epsilon)
+        return noise, best(exactly(plans.NUM_RUNS), noise, plans.score_noise(task))
+
     def joint(epsilon: float) -> tuple[float, Score]:
         noise, mu = plans.noise_of_joint_plan(
             epsilon, task.sampling_rate, task.num_steps
@@ -232,7 +247,7 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
 
     def composed(epsilon: float) -> tuple[float, Score]:
         noise = plans.noise_of_composition(task, epsilon)
-        return noise, best(exactly(plans.NUM_RUNS), noise, plans.SCORE_NOISE)
+        return noise, best(exactly(plans.NUM_RUNS), noise, plans.score_noise(task))
 
     def released(epsilon: float) -> tuple[float, Score]:
         noise = plans.noise_of_composition(task, epsilon)
@@ -240,7 +255,7 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
             plans.NUM_RUNS,
             SPACES[name].unit(pool.settings),
             *pool.at(noise),
-            noise_std=plans.SCORE_NOISE,
+            noise_std=plans.score_noise(task),
             seed=seed,
         )
 
@@ -249,7 +264,7 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
             count = plans.count_named(kind, mean)
             noise = plans.noise_of_selection(task, epsilon, count)
             return noise, best(
-                count.probabilities(count.most), noise, plans.SCORE_NOISE
+                count.probabilities(count.most), noise, plans.score_noise(task)
             )
 
         return method
@@ -262,6 +277,7 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
 
     return {
         "one run at a random setting": one,
+        "best of 16 at the noise of one run (not private)": free,
         "16 composed, JointBudget's default": joint,
         "16 composed, scores nearly free": composed,
         "16 composed, following released scores (EI)": released,
@@ -288,7 +304,7 @@ def _adaptive(name: str, task: Task) -> dict[str, Method]:
                     count.probabilities(count.most),
                     proposals,
                     *pool.at(noise),
-                    noise_std=plans.SCORE_NOISE,
+                    noise_std=plans.score_noise(task),
                     seed=seed,
                 )
 
@@ -328,7 +344,7 @@ def means() -> list[Row]:
                         * best_of(
                             count.probabilities(count.most),
                             *pool.at(noise),
-                            noise_std=plans.SCORE_NOISE,
+                            noise_std=plans.score_noise(task),
                             seed=seed,
                         )
                         for seed, pool in enumerate(pools)
@@ -401,8 +417,12 @@ def planning() -> list[Row]:
 def _outline(name: str) -> Task:
     """Return a task without records, which is enough to plan."""
     nothing = torch.empty(0)
-    sizes = {"mnist": (60_000, 1 / 30, 150), "adult": (36_000, 1 / 20, 100)}
-    num_records, rate, steps = sizes.get(name, (22_000, 1 / 20, 200))
+    num_records, rate, steps = {
+        "mnist": (60_000, 1 / 30, 150),
+        "mnist_6000": (6_000, 1 / 30, 150),
+        "adult": (36_000, 1 / 20, 100),
+        "fares": (22_000, 1 / 20, 200),
+    }[name]
     return Task(
         name=name,
         train_inputs=torch.empty(num_records, 0),
@@ -426,7 +446,16 @@ def _entry(values: list[float], noise: float) -> str:
     return f"{mean:.2f} ± {error:.2f} ({noise:.2f})"
 
 
-SECTIONS = (papernot_steinke, mnist, adult, fares, means, interpolation, planning)
+SECTIONS = (
+    papernot_steinke,
+    mnist,
+    mnist_6000,
+    adult,
+    fares,
+    means,
+    interpolation,
+    planning,
+)
 
 
 def main() -> None:
