@@ -17,7 +17,8 @@ from torch import Tensor
 from botorch_dp.optimizers.selection.adaptive import History, Proposals, draw_index
 
 NUM_DRAWS = 200  # of the noise of all scores
-NUM_SEARCHES = 40  # simulated searches that follow a model of the scores
+NUM_SEARCHES = 40  # simulated searches that follow released scores
+NUM_SELECTIONS = 20  # simulated selections that follow their own runs
 LENGTH_SCALE, JITTER = 0.3, 1e-4
 _NUM_FIRST = 4  # random runs before the first one that follows the model
 
@@ -180,7 +181,7 @@ def proposed_search(
     random = np.random.default_rng([seed, 3])
     shares = probabilities / probabilities.sum()
     found: list[float] = []
-    for count in random.choice(len(shares), size=NUM_SEARCHES, p=shares):
+    for count in random.choice(len(shares), size=NUM_SELECTIONS, p=shares):
         history: list[tuple[int, float]] = []
         for _ in range(count):
             index = draw_index(proposals, history, random.random())

@@ -148,7 +148,7 @@ def mnist() -> list[Row]:
     score. "Composed" pays for 16 runs and 16 scores: with `JointBudget`'s default, half
     of the budget is for scores; with noise of 0.002 they are nearly free. Adaptive
     selections propose by a Gaussian process on their own runs, within factors of
-    uniform that are part of their cost. They are simulated (200 selections, candidates
+    uniform that are part of their cost. They are simulated (100 selections, candidates
     from the pool with replacement); so is the row before them, which is uniform.
     "Not possible" means that no noise is enough.
     """

@@ -97,7 +97,7 @@ class TestComposedSearch:
 class TestProposedSearch:
     def test_uniform_proposals_agree_with_the_formula(self, monkeypatch):
         """With replacement: the i-th of n is the best of two with (2 i - 1) / n^2."""
-        monkeypatch.setattr(methods, "NUM_SEARCHES", 1000)
+        monkeypatch.setattr(methods, "NUM_SELECTIONS", 1000)
         values = torch.arange(1, 6, dtype=torch.float64)
         proposals = methods.UniformProposals()
         proposals.start(5, None)
@@ -109,8 +109,7 @@ class TestProposedSearch:
         spread = np.sqrt(chances @ ranks**2 - (chances @ ranks) ** 2)
         assert found == pytest.approx(chances @ ranks, abs=4 * spread / np.sqrt(1000))
 
-    def test_good_proposals_find_more(self, monkeypatch):
-        monkeypatch.setattr(methods, "NUM_SEARCHES", 20)
+    def test_good_proposals_find_more(self):
         points = torch.linspace(0, 1, 40, dtype=torch.float64)[:, None]
         scores = -(points[:, 0] - 0.7).abs()
         found = []
