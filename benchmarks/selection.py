@@ -12,6 +12,7 @@ sections. Needs the data in ``BOTORCH_DP_DATA``.
 """
 
 import argparse
+import json
 import math
 import statistics
 import time
@@ -21,7 +22,7 @@ import torch
 
 from benchmarks import _selection_figure as figure
 from benchmarks import _selection_plans as plans
-from benchmarks._common import Row, report
+from benchmarks._common import RESULTS, Row, report
 from benchmarks._selection_guesses import guesses_of
 from benchmarks._selection_methods import (
     UniformProposals,
@@ -49,6 +50,7 @@ TABLE_COUNTS = (
     "geometric, at least 4",
 )
 MEANS = (4, 8, 16, 32)
+SUMMARIZED = ("Poisson", "geometric", "geometric, at least 3")
 ADAPTIVE, RATIOS = "geometric", ((0.8, 1.25), (0.5, 2.0))
 SHOWN = ("Poisson", "geometric", "logarithmic", "geometric, at least 3")
 # Epsilons at which the figure's curves are compared.
@@ -58,6 +60,49 @@ PLANNED = 3.0  # an epsilon that nothing else asks for, so that no cache knows i
 Score = Callable[[Pool, int], float]
 # The noise of a method and its score on a pool, at an epsilon, if it can be reached.
 Method = Callable[[float], tuple[float, Score] | None]
+
+
+def summary() -> list[Row]:
+    """Tuning against guesses and composition
+
+    SUMMARY
+    """
+    results = json.loads((RESULTS / "selection.json").read_text())
+    rows: list[Row] = []
+    for name in (name for name in TASKS if name in results):
+        for epsilon in plans.EPSILONS:
+            entries = {
+                str(row[""]): float(row[_column(epsilon)].split(" ")[0])
+                for row in results[name]
+                if "not possible" not in row[_column(epsilon)]
+            }
+            guesses = {
+                label: value
+                for label, value in entries.items()
+                if label.startswith("no tuning") and "knows" not in label
+            }
+            counts = {
+                label.removeprefix("selection, "): value
+                for label, value in entries.items()
+                if label.startswith("selection")
+            }
+            guess, count = (max(d, key=d.__getitem__) for d in (guesses, counts))
+            composed = entries["16 composed, scores nearly free"]
+            default = entries["16 composed, JointBudget's default"]
+            rows.append(
+                {
+                    "task": name,
+                    "ε": epsilon,
+                    "best guess": guesses[guess],
+                    "composed": composed,
+                    **{label: counts[label] for label in SUMMARIZED},
+                    "best count": count,
+                    "best count - composed": f"{counts[count] - composed:+.2f}",
+                    "- JointBudget's default": f"{counts[count] - default:+.2f}",
+                    "- best guess": f"{counts[count] - guesses[guess]:+.2f}",
+                }
+            )
+    return rows
 
 
 def papernot_steinke() -> list[Row]:
@@ -455,6 +500,7 @@ SECTIONS = (
     means,
     interpolation,
     planning,
+    summary,  # of the others
 )
 
 
