@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from benchmarks._selection_plans import noise_of_one
 from benchmarks._selection_tasks import DOLLARS
 from benchmarks._training_pools import ADAM, Setting, Task
@@ -49,6 +51,29 @@ def good_guess(rule: Callable[..., TrainingGuess], *, own_steps: bool) -> Guess:
         return used, Setting(found.learning_rate, found.max_grad_norm, found.optimizer)
 
     return guess
+
+
+def settings_around(task: Task, noise: float, count: int, seed: int) -> list[Setting]:
+    """Draw settings within a factor of ten of good guesses, both ways.
+
+    The optimizer is random, the clip norm is within a factor of ten of 1, and the
+    learning rate within a factor of ten of the guess for this optimizer, clip norm and
+    noise multiplier.
+    """
+    random = np.random.default_rng([seed, 4])
+    settings = []
+    for _ in range(count):
+        rule = (linear_scaling_guess, adam_guess)[random.integers(2)]
+        found = rule(
+            num_records=task.num_records,
+            sample_rate=task.sampling_rate,
+            num_steps=task.num_steps,
+            max_grad_norm=float(10 ** random.uniform(-1, 1)),
+            noise_multiplier=noise,
+        )
+        rate = found.learning_rate * float(10 ** random.uniform(-1, 1))
+        settings.append(Setting(rate, found.max_grad_norm, found.optimizer))
+    return settings
 
 
 def in_known_units(guess: Guess) -> Guess:

@@ -23,7 +23,7 @@ import torch
 from benchmarks import _selection_figure as figure
 from benchmarks import _selection_plans as plans
 from benchmarks._common import RESULTS, Row, report
-from benchmarks._selection_guesses import guesses_of
+from benchmarks._selection_guesses import guesses_of, settings_around
 from benchmarks._selection_methods import (
     UniformProposals,
     best_of,
@@ -50,6 +50,7 @@ TABLE_COUNTS = (
     "geometric, at least 4",
 )
 MEANS = (4, 8, 16, 32)
+AROUND = ("Poisson", "geometric, at least 3")
 SUMMARIZED = ("Poisson", "geometric", "geometric, at least 3")
 ADAPTIVE, RATIOS = "geometric", ((0.8, 1.25), (0.5, 2.0))
 SHOWN = ("Poisson", "geometric", "logarithmic", "geometric, at least 3")
@@ -65,7 +66,7 @@ Method = Callable[[float], tuple[float, Score] | None]
 def summary() -> list[Row]:
     """Tuning against guesses and composition
 
-    SUMMARY
+    TO DO.
     """
     results = json.loads((RESULTS / "selection.json").read_text())
     rows: list[Row] = []
@@ -368,6 +369,49 @@ def _adaptive(name: str, task: Task) -> dict[str, Method]:
     }
 
 
+def around_the_guess() -> list[Row]:
+    """MNIST: a search around the good guess
+
+    *Added after the results of MNIST had been seen*: the search space above is wider
+    than what is known beforehand, and the best of 16 runs in it is worse than the good
+    guess. Here settings are drawn within a factor of ten, both ways, of the good guess
+    for a random optimizer and for the noise of the method: learning rate, and clip norm
+    around 1. Five pools of 32 settings, each trained at the noise of its method,
+    otherwise as MNIST. The guess with the same steps is in the table of MNIST.
+    """
+    torch.set_num_threads(1)
+    task = TASKS["mnist"]()
+    std = plans.score_noise(task)
+    counts = {kind: plans.count_named(kind, MEAN) for kind in AROUND}
+    rows: list[Row] = [{"": "one run at a random setting"}]
+    rows += [{"": "16 composed, scores nearly free"}]
+    rows += [{"": f"selection, {kind}"} for kind in AROUND]
+    for epsilon in (1.0, 2.0):
+        plan = [
+            (plans.noise_of_one(task, epsilon), exactly(1)),
+            (plans.noise_of_composition(task, epsilon), exactly(plans.NUM_RUNS)),
+        ]
+        for count in counts.values():
+            noise = plans.noise_of_selection(task, epsilon, count)
+            plan.append((noise, count.probabilities(count.most)))
+        for row, (noise, probabilities) in zip(rows, plan, strict=True):
+            values = []
+            for seed in range(5):
+                settings = settings_around(task, noise, 32, seed)
+                scores, tests = train(task, settings, [noise], seed)
+                values.append(
+                    best_of(
+                        probabilities,
+                        scores[:, 0],
+                        tests[:, 0],
+                        noise_std=std,
+                        seed=seed,
+                    )
+                )
+            row[_column(epsilon)] = _entry(values, noise)
+    return rows
+
+
 def means() -> list[Row]:
     """Which count, and how many runs
 
@@ -494,6 +538,7 @@ def _entry(values: list[float], noise: float) -> str:
 SECTIONS = (
     papernot_steinke,
     mnist,
+    around_the_guess,
     mnist_6000,
     adult,
     fares,

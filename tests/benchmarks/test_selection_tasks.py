@@ -7,7 +7,7 @@ import torch
 from benchmarks import _selection_guesses as guesses
 from benchmarks import _selection_tasks as tasks
 from benchmarks._training_pools import ADAM, SGD, Setting
-from botorch_dp.integrations.opacus.guesses import linear_scaling_guess
+from botorch_dp.integrations.opacus.guesses import adam_guess, linear_scaling_guess
 
 pytestmark = pytest.mark.default_device
 CATEGORIES = {"cat_sex": 2, "cat_race": 5}
@@ -145,3 +145,30 @@ def test_good_guesses_follow_the_task(monkeypatch):
     )
     assert given[1] == Setting(expected.learning_rate, expected.max_grad_norm, SGD)
     assert len(guesses.guesses_of("fares")) == 2 * len(guesses.guesses_of("adult"))
+
+
+def test_settings_around_a_guess_are_within_a_factor_of_ten():
+    task = tasks.adult(adult_arrays(size=4000))
+    settings = guesses.settings_around(task, 2.0, 40, seed=0)
+    assert {s.optimizer for s in settings} == {ADAM, SGD}
+    for setting in settings:
+        assert 0.1 <= setting.clip_norm <= 10
+        rule = adam_guess if setting.optimizer == ADAM else linear_scaling_guess
+        guess = rule(
+            num_records=task.num_records,
+            sample_rate=task.sampling_rate,
+            num_steps=task.num_steps,
+            max_grad_norm=setting.clip_norm,
+            noise_multiplier=2.0,
+        )
+        assert 0.1 <= setting.learning_rate / guess.learning_rate <= 10
+
+
+def test_fewer_records_of_mnist():
+    images = np.zeros((6100, 28, 28), dtype=np.uint8)
+    classes = np.arange(6100) % 10
+    task = tasks.mnist_6000(
+        {"X_train": images, "y_train": classes, "X_test": images[:1], "y_test": [0]}
+    )
+    assert task.num_records == 6000
+    assert task.train_targets.tolist() == classes[:6000].tolist()
