@@ -78,6 +78,7 @@ benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in bench
 	$(BIN)/python -m benchmarks.private_release
 	$(BIN)/python -m benchmarks.ldp_bo
 	$(BIN)/python -m benchmarks.dp_fts
+	$(BIN)/python -m benchmarks.private_vote
 	$(BIN)/python -m benchmarks.sklearn_search
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.selection

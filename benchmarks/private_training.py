@@ -82,7 +82,11 @@ def steps() -> list[Row]:
             poisson_sampling=False,
         )
         budget = JointBudget(
-            GDP(1.0), num_runs=1, sample_rate=1.0, steps_per_run=NUM_STEPS
+            GDP(1.0),
+            tuning="composition",
+            num_runs=1,
+            sample_rate=1.0,
+            steps_per_run=NUM_STEPS,
         )
         times = race(
             {

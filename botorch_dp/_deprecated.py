@@ -77,7 +77,6 @@ MOVED = {
     "optimizers.stable_scores": "optimizers.release.scores",
     "optimizers.step_schedules": "optimizers.ldp.step_sizes",
     "optimizers.stream_baselines": "optimizers.baselines.streams",
-    "privacy.selection": "privacy.mechanisms.exponential",
     "privacy.subsampling": "privacy.mechanisms.subsampled",
 }
 

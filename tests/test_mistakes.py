@@ -198,7 +198,9 @@ MISTAKES = {
         r"model must be a GradientGP, got Identity; GradientGP\.from_model takes a",
     ),
     "batch size for sample rate": (
-        lambda: JointBudget(GUARANTEE, num_runs=4, sample_rate=50, steps_per_run=10),
+        lambda: JointBudget(
+            GUARANTEE, num_records=800, sample_rate=50, steps_per_run=10
+        ),
         InvalidArgumentError,
         r"sample_rate must be at most 1, got 50",
     ),

@@ -50,7 +50,7 @@ def subsampled(clip_norm):
 
 def joint_budget(clip_norm):
     budget = JointBudget(
-        GDP(1.0), num_runs=1, sample_rate=1.0, steps_per_run=1, records="disjoint"
+        GDP(1.0), tuning="composition", num_runs=1, sample_rate=1.0, steps_per_run=1
     )
     module = nn.Linear(2, 1, **DOUBLE)
     return budget.make_private(
@@ -159,7 +159,13 @@ class TestSumsAtTheLargestNorm:
     @pytest.mark.filterwarnings("ignore:Full backward hook")
     def test_joint_budget(self):
         def sum_of(rows):
-            budget = JointBudget(GDP(1.0), num_runs=1, sample_rate=1.0, steps_per_run=1)
+            budget = JointBudget(
+                GDP(1.0),
+                tuning="composition",
+                num_runs=1,
+                sample_rate=1.0,
+                steps_per_run=1,
+            )
             module = nn.Linear(1, 1, bias=False, **DOUBLE)
             private, optimizer, loader = budget.make_private(
                 module=module,

@@ -10,6 +10,13 @@ from benchmarks.problems.payment_streams import (
     PaymentStream,
     UberStream,
 )
+from benchmarks.problems.split_agents import (
+    KernelClassifier,
+    Records,
+    SoftmaxRegression,
+    Tables,
+    TunedModel,
+)
 from benchmarks.problems.svm_agents import (
     ActivityAgents,
     ClassifierAgents,
@@ -26,12 +33,17 @@ __all__ = [
     "FriedmanStream",
     "GPLengthscales",
     "GPStream",
+    "KernelClassifier",
     "LandmineAgents",
     "NoisyObservations",
     "OnlineNeuralNetwork",
     "PaymentStream",
+    "Records",
     "SVMLengthscales",
     "SineStream",
+    "SoftmaxRegression",
+    "Tables",
+    "TunedModel",
     "UberStream",
     "load_dataset",
 ]

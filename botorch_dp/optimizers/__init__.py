@@ -46,6 +46,17 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.selection.meter import RunMeter
     from botorch_dp.optimizers.selection.private_selection import PrivateSelection
     from botorch_dp.optimizers.selection.result import SelectionResult
+    from botorch_dp.optimizers.vote.ballots import (
+        ApprovalBallot,
+        Ballot,
+        CenteredBallot,
+        RankBallot,
+        RegretBallot,
+        ScoreBallot,
+    )
+    from botorch_dp.optimizers.vote.election import Election
+    from botorch_dp.optimizers.vote.server import VoteResult, VoteServer
+    from botorch_dp.optimizers.vote.simulation import PrivateVote
 
 __all__ = [
     "DPFTSDE",
@@ -55,9 +66,13 @@ __all__ = [
     "GPUCB",
     "LDPBO",
     "LDPSGD",
+    "ApprovalBallot",
+    "Ballot",
+    "CenteredBallot",
     "ComposedResult",
     "ComposedSelection",
     "DPFTSServer",
+    "Election",
     "Expectation",
     "FTSAgent",
     "FTSAgents",
@@ -78,14 +93,20 @@ __all__ = [
     "PrivateBO",
     "PrivateOptimizer",
     "PrivateSelection",
+    "PrivateVote",
     "Proposals",
     "RandomSearch",
+    "RankBallot",
+    "RegretBallot",
     "RunMeter",
+    "ScoreBallot",
     "SearchPlan",
     "SelectionResult",
     "Step",
     "StepSchedule",
     "ThompsonSampling",
+    "VoteResult",
+    "VoteServer",
     "expect",
     "longest_message",
     "mallows_weighted",

@@ -53,6 +53,8 @@ _DELTA_ROUNDING = 1e-12
 # usual grid of 1e-4 for every epsilon takes half a minute at epsilon = 278.
 _PLD_POINTS = 10_000
 _TYPICAL_DELTA = 1e-6
+# Larger epsilons would need grids that fill the memory, and protect nothing.
+_LARGEST_SCALE = 1e6
 # Each different event costs a convolution. With more of them than this there is no PLD.
 _MOST_PLD_GROUPS = 64
 
@@ -207,8 +209,7 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
     if pld is not None:
         epsilon = pld.get_epsilon_for_delta(delta)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
-    elif len(groups) > 1:
-        # One kind of release may have a curve only and another no PLD.
+    elif len(groups) > 1 and _lacks_renyi(groups):
         parts = [spent_at(frozenset({group}), delta / len(groups)) for group in groups]
         epsilon = sum(part.amount for part in parts)
         yield Spending(epsilon, "epsilon", "basic composition of parts")
@@ -265,7 +266,7 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     pld = total_pld(groups)
     if pld is not None:
         yield float(pld.get_delta_for_epsilon(epsilon))
-    elif len(groups) > 1:  # basic composition of parts, in proportion to their cost
+    elif len(groups) > 1 and _lacks_renyi(groups):  # in proportion to their cost
         costs = {
             group: spent_at(frozenset({group}), _TYPICAL_DELTA) for group in groups
         }
@@ -274,6 +275,11 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
             delta_at(frozenset({group}), scale * cost.amount)
             for group, cost in costs.items()
         )
+
+
+def _lacks_renyi(groups: Groups) -> bool:
+    """Return whether some release has no Renyi bound, as selections with a floor."""
+    return not np.isfinite(total_rdp(groups)).any()
 
 
 def _single(groups: Groups) -> PrivacyEvent | None:
@@ -354,7 +360,10 @@ def total_pld(groups: Groups, coarseness: int = 1) -> PLD | None:
         coarseness: How many times coarser than usual the grid is.
     """
     # A power of two, so that a whole range of histories shares one grid and its cache.
-    finest = max(1e-5, min(_scale(groups), 1e4) * coarseness / _PLD_POINTS)
+    scale = _scale(groups)
+    if scale > _LARGEST_SCALE:
+        return None
+    finest = max(1e-5, min(scale, 1e4) * coarseness / _PLD_POINTS)
     interval = 2.0 ** math.floor(math.log2(finest))
     smallest = min(
         (event.approx[0] for event, _ in groups if event.approx), default=0.0

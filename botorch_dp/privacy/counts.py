@@ -11,20 +11,26 @@ References:
 """
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import torch
 from scipy.optimize import brentq
 from scipy.special import gammaln, xlog1py, xlogy
 
 from botorch_dp._validation import check_count, check_instance, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.count import Count
 from botorch_dp.privacy.curves import FloatArray
-from botorch_dp.privacy.noise import NoiseSource
+
+__all__ = [
+    "AtLeast",
+    "AtMost",
+    "Binomial",
+    "Count",
+    "Poisson",
+    "TruncatedNegativeBinomial",
+]
 
 # The largest mean, number of trials, minimum and maximum: tables of probabilities must
 # fit into the memory.
@@ -37,88 +43,6 @@ _FLAT = 1e-13
 # generating function, which is below the rounding errors of doubles.
 _NEGLIGIBLE = 2.0**-60
 _SMALLEST = 1e-290
-# Within this factor of the largest tail, a draw of 53 bits chooses K with a relative
-# error of 2^-33. Smaller tails get a draw of their own.
-_BLOCK = 2.0**-20
-
-
-class Count(ABC):
-    """The distribution of the number K of runs.
-
-    Attributes:
-        mean: The expected number of runs.
-    """
-
-    mean: float
-
-    @property
-    @abstractmethod
-    def least(self) -> int:
-        """The smallest number of runs that has a positive probability."""
-
-    @property
-    @abstractmethod
-    def most(self) -> int:
-        """A number of runs that is practically never exceeded.
-
-        The runs beyond change the slope of the generating function by less than the
-        rounding errors of doubles.
-        """
-
-    @abstractmethod
-    def log_generating(self, z: FloatArray) -> FloatArray:
-        """Return the logarithm of E[z^K] for z in [0, 1]."""
-
-    @abstractmethod
-    def log_slope(self, z: FloatArray) -> FloatArray:
-        """Return the logarithm of the derivative E[K z^(K-1)] for z in [0, 1]."""
-
-    @abstractmethod
-    def probabilities(self, most: int) -> FloatArray:
-        """Return P(K = 0), ..., P(K = most)."""
-
-    def draw(self, source: NoiseSource) -> int:
-        """Draw K.
-
-        Every value up to ``most`` has its probability up to a tiny *relative* error: no
-        tail is cut off, because values that are too rare for one uniform number get
-        another one. A relative error of the probabilities changes the privacy loss by
-        no more than this error, even where the guarantee has no delta.
-
-        Args:
-            source: The noise source.
-        """
-        tails = _tails(self)
-        start = 0
-        while True:
-            uniform = source.uniform(torch.Size([1]), torch.device("cpu")).item()
-            level = uniform * tails[start]  # P(K >= k | K >= start) = P(level < tail)
-            stop = int(np.searchsorted(-tails, -_BLOCK * tails[start], side="right"))
-            if stop == len(tails) or level >= tails[stop]:
-                return int(np.searchsorted(-tails, -level, side="left")) - 1
-            start = stop
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the distribution as plain numbers, for JSON."""
-        state: dict[str, Any] = {"type": type(self).__name__}
-        for item in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            state[item.name] = value.to_dict() if isinstance(value, Count) else value
-        return state
-
-    @staticmethod
-    def from_dict(state: dict[str, Any]) -> "Count":
-        """Return the distribution that ``to_dict`` described."""
-        check_instance("state", state, dict)
-        values = {key: value for key, value in state.items() if key != "type"}
-        kind = _KINDS.get(state.get("type", ""))
-        if kind is None or set(values) != {item.name for item in fields(kind)}:  # type: ignore[arg-type]
-            raise InvalidArgumentError(
-                f"state must describe one of {', '.join(_KINDS)}, got {state!r}."
-            )
-        if "count" in values:
-            values["count"] = Count.from_dict(values["count"])
-        return kind(**values)
 
 
 @dataclass(frozen=True)
@@ -129,8 +53,8 @@ class Poisson(Count):
         mean: The expected number of runs.
 
     Example:
-        >>> Poisson(16.0).probabilities(1).round(9)
-        array([1.13e-07, 1.80e-06])
+        >>> Poisson(2.0).probabilities(2).round(4)
+        array([0.1353, 0.2707, 0.2707])
     """
 
     mean: float
@@ -483,12 +407,6 @@ class AtMost(Count):
         return _capped_table(self.count, self.maximum)
 
 
-_KINDS: dict[str, type[Count]] = {
-    kind.__name__: kind
-    for kind in (Poisson, TruncatedNegativeBinomial, Binomial, AtLeast, AtMost)
-}
-
-
 def _check_mean(value: float, *, minimum: float = 0.0) -> float:
     mean = check_positive("mean", value)
     if not minimum <= mean <= _LARGEST:
@@ -503,12 +421,6 @@ def _check_size(name: str, value: int) -> int:
     if size > _LARGEST:
         raise InvalidArgumentError(f"{name} must be at most {_LARGEST}, got {value!r}.")
     return size
-
-
-@lru_cache(maxsize=8)
-def _tails(count: Count) -> FloatArray:
-    """Return P(K >= 0), ..., P(K >= most), with all digits of the small ones."""
-    return np.cumsum(count.probabilities(count.most)[::-1])[::-1]
 
 
 @lru_cache(maxsize=64)

@@ -33,6 +33,8 @@ RDP_ORDERS: FloatArray = np.concatenate(
 )
 # The probability of infinite loss in our PLDs; dp-accounting uses the same.
 _TAIL_MASS = math.exp(-50)
+# Smaller probabilities are below the rounding errors of their sum.
+_SMALLEST_MASS = 1e-100
 # Larger losses count as infinite, so that no grid fills the memory.
 _MOST_LOSSES = 2**21
 # The number of points at which the profile of a selection is computed for a PLD.
@@ -112,7 +114,8 @@ def _pld_of_dots(interval: float, losses: FloatArray, *curves: FloatArray) -> PL
     for deltas in curves:
         falls = -np.diff(deltas)
         gains = math.exp(interval) * falls - np.append(falls[1:], 0.0)
-        above.append(np.maximum(0.0, gains) / math.expm1(interval))
+        gains[gains < _SMALLEST_MASS] = 0.0  # dp-accounting's bounds would overflow
+        above.append(gains / math.expm1(interval))
     pmfs = []
     for deltas, own, other in zip(curves, above, above[::-1], strict=True):
         # In the other order the loss has the other sign, and e^loss times its mass.

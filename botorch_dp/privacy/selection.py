@@ -70,7 +70,7 @@ class SelectionEvent(PrivacyEvent):
         >>> accountant = PrivacyAccountant()
         >>> accountant.compose(SelectionEvent(((run, 1),), Poisson(10.0)))
         >>> round(accountant.get_epsilon(delta=1e-5), 2)
-        3.75
+        3.85
     """
 
     base: Base

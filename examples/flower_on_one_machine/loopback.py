@@ -7,6 +7,7 @@ started. It writes to a temporary folder only, or to the one given by ``--output
 """
 
 import argparse
+import json
 import signal
 import statistics
 import sys
@@ -20,8 +21,10 @@ import torch
 
 from botorch_dp.integrations.flower.agent_store import agent_file, private_best
 from botorch_dp.integrations.flower.settings import DeploymentSettings
+from botorch_dp.integrations.flower.vote_settings import VoteSettings
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint
 from botorch_dp.optimizers.fts.federation import Federation
+from botorch_dp.optimizers.vote.election import Election
 from examples.flower_on_one_machine.local_federation import Loopback, loopback
 
 _KILL_AFTER = 3  # rounds
@@ -53,12 +56,28 @@ def demo_settings(
     )
 
 
+def demo_vote(
+    folder: Path, *, agents: int, timeout: float, seed: int | None = None
+) -> VoteSettings:
+    """Return the settings of a vote about learning rates."""
+    rates = [{"rate": 10.0**exponent} for exponent in range(-4, 3)]
+    return VoteSettings(
+        Election(agents, rates),
+        epsilon=2.0,
+        output=str(folder / "server"),
+        scores="examples.flower_on_one_machine.demo:accuracies",
+        timeout=timeout,
+        seed=seed,
+    )
+
+
 @dataclass
 class _Options:
     agents: int
     rounds: int
     tls: bool
     kill: bool
+    vote: bool
     timeout: float
     output: Path | None
 
@@ -74,6 +93,9 @@ def _parse(arguments: Sequence[str] | None) -> _Options:
     )
     parser.add_argument(
         "--kill", action="store_true", help="kill an agent after three rounds"
+    )
+    parser.add_argument(
+        "--vote", action="store_true", help="hold a vote instead of DP-FTS-DE"
     )
     parser.add_argument(
         "--timeout", type=float, default=30.0, help="of a round in seconds, default: 30"
@@ -94,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.output is not None:
             folder = options.output.resolve()
             folder.mkdir(parents=True, exist_ok=True)
+        if options.vote:
+            _hold_vote(folder, options)
+            return
         settings = demo_settings(
             folder,
             agents=options.agents,
@@ -106,6 +131,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _watch(whole, options)
             status = whole.finish(timeout=60.0 + 2 * options.timeout)
         _report(whole, status, killed=options.kill)
+
+
+def _hold_vote(folder: Path, options: _Options) -> None:
+    settings = demo_vote(folder, agents=options.agents, timeout=options.timeout)
+    print(f"starting a superlink and {options.agents} supernodes on 127.0.0.1")
+    with loopback(folder, settings, tls=options.tls) as whole:
+        whole.submit()
+        whole.finish(timeout=240.0 + 2 * options.timeout)
+    output = Path(settings.output)
+    winner = json.loads((output / "winner.json").read_text())
+    print(f"\nthe winner is {winner['candidate']}")
+    print(f"\n{(output / 'certificate.txt').read_text()}")
 
 
 def _watch(whole: Loopback, options: _Options) -> None:

@@ -18,6 +18,8 @@ from botorch_dp.privacy import (
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
     PureEvent,
+    SelectionEvent,
+    TruncatedNegativeBinomial,
     ZCDPEvent,
 )
 
@@ -31,6 +33,7 @@ EVENTS = [
     ApproxEvent(0.1, 1e-7),
     PoissonGaussianEvent(1.5, 0.1),
     FixedSizeGaussianEvent(2.0, 10, 100),
+    SelectionEvent(GaussianEvent(5.0), TruncatedNegativeBinomial(3.0, 1.0)),
 ]
 
 

@@ -149,9 +149,18 @@ class TestViews:
             assert found == pytest.approx(event.rdp()[upper])
         assert event.rdp_at(2000.0) == math.inf
 
+    def test_renyi_with_adaptive_proposals(self):
+        plain = SelectionEvent(GAUSSIAN, GEOMETRIC)
+        free = SelectionEvent(GAUSSIAN, GEOMETRIC, (0.2, 3.0))
+        # At a large order the loss alone counts: its bound has grown by log(C / c).
+        assert free.rdp()[-1] > plain.rdp()[-1] + math.log(3.0 / 0.2)
+
     def test_pure_runs(self):
         event = SelectionEvent(PureEvent(0.5), TruncatedNegativeBinomial(10.0, 1.0))
-        assert 1.0 < event.pure_epsilon < 3 * 0.5
+        # Geometric with gamma = 0.1, at the odds of randomized response.
+        high = 1 / (1 + math.exp(-0.5))
+        exact = 0.5 + 2 * math.log((0.1 + 0.9 * high) / (0.1 + 0.9 * (1 - high)))
+        assert exact <= event.pure_epsilon <= exact * 1.001 < 3 * 0.5
         assert event.zcdp_rho is not None
         assert event.approx == (event.pure_epsilon, 0.0)
         assert event.rdp_at(2000.0) <= event.pure_epsilon
@@ -358,3 +367,7 @@ class TestMisuse:
         event = SelectionEvent(ApproxEvent(0.5, 1e-7), GEOMETRIC)
         assert event.epsilon_at(1e-5) < 2.0
         assert event.delta_at(100.0) == pytest.approx(8e-7, rel=1e-3)
+
+    def test_known_deltas_are_composed(self):
+        event = SelectionEvent(ApproxEvent(0.5, 1e-7), GEOMETRIC)
+        assert account((event, 2)).get_delta(100.0) == pytest.approx(16e-7, rel=1e-2)

@@ -7,16 +7,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.stats import beta, binom, norm
 
 from botorch_dp.privacy import (
     AtLeast,
+    AtMost,
     Binomial,
     Poisson,
     TruncatedNegativeBinomial,
     curves,
 )
-from botorch_dp.privacy.loss_distributions import RDP_ORDERS, gaussian_pld
+from botorch_dp.privacy.loss_distributions import (
+    RDP_ORDERS,
+    gaussian_pld,
+    parameter_pld,
+)
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection_bounds import largest_log_ratio, selection_bound
 from tests.privacy.selection_cases import (
@@ -226,6 +232,42 @@ class TestAdaptiveProposals:
                 delta = max(hockey_stick(a, b, epsilon), hockey_stick(b, a, epsilon))
                 assert delta <= bound.delta(epsilon) + 1e-12
 
+    @pytest.mark.parametrize("count", NUMBERS, ids=repr)
+    def test_densities_stay_between_their_bounds(self, count):
+        rng = np.random.default_rng(5)
+        p = np.array([0.3, 0.3, 0.2, 0.2])  # the candidates alternate
+        numbers = count.probabilities(count.most)
+        preferred = np.array([1.5, 0.5, 1.5, 0.5])
+        lowest, largest = np.full(4, np.inf), np.zeros(4)
+        for _ in range(60):
+            rules = {}
+
+            def rule(history, rules=rules):
+                default = preferred if rng.uniform() < 0.5 else 2 - preferred
+                return rules.setdefault(history, default)
+
+            found = adaptive_selected(p, rule, numbers)
+            lowest, largest = np.minimum(lowest, found), np.maximum(largest, found)
+        ends = np.append(0.0, np.cumsum(p))
+        for i in range(4):
+            f = np.linspace(ends[i], ends[i + 1], 1001)
+            up = np.minimum(1.5 * f, 1 - 0.5 * (1 - f))
+            down = np.maximum(0.5 * f, 1 - 1.5 * (1 - f))
+            high = 1.5 * trapezoid(np.exp(count.log_slope(up)), f)
+            low = 0.5 * trapezoid(np.exp(count.log_slope(down)), f)
+            assert low * (1 - 1e-6) <= lowest[i] <= largest[i] <= high * (1 + 1e-6)
+
+    @pytest.mark.parametrize("count", [Poisson(3.0), Binomial(3, 0.9)], ids=repr)
+    def test_largest_ratio_by_brute_force(self, count):
+        low, high, epsilon = 0.6, 1.7, 0.4
+        f = np.linspace(1e-6, 1.0, 200_001)
+        other = np.maximum(math.exp(-epsilon) * f, 1 - math.exp(epsilon) * (1 - f))
+        up = np.minimum(high * f, 1 - low * (1 - f))
+        down = np.maximum(low * other, 1 - high * (1 - other))
+        losses = count.log_slope(up) - count.log_slope(down) + math.log(high / low)
+        found = largest_log_ratio(epsilon, count, (low, high))
+        assert losses.max() <= found <= losses.max() + 2e-3
+
     def test_proposals_can_learn_the_data(self):
         # Each run releases a bit of the data by randomized response. Scores are
         # independent of everything, so that the best run is a random one. Proposals
@@ -333,6 +375,25 @@ class TestNumerics:
         epsilons = np.linspace(0.0, 5.0, 3000)
         found = way.deltas(epsilons)
         assert found[::500] == pytest.approx([way.delta(e) for e in epsilons[::500]])
+
+    def test_what_may_never_be_returned_counts_in_full(self):
+        # Losses are infinite with probability 0.01. The worst of two runs may then be
+        # impossible on the other data set: g(T(t)) = 0 up to 1 - t = 0.01.
+        profile = Profile.of_pld(parameter_pld(0.5, 0.01, 0.25))
+        way = selection_bound(profile, Binomial(2, 1.0)).ways[0]
+        assert way.weights.sum() == pytest.approx(2.0)
+        assert way.weights[way.shifts == math.inf].sum() == pytest.approx(
+            0.02, rel=0.02
+        )
+        assert 1 - 0.99**2 <= way.delta(50.0) <= 0.041
+
+    def test_slopes_that_underflow(self):
+        # z^39 is zero in double precision: no pure or Renyi bound, but a delta.
+        count = AtMost(AtLeast(Poisson(4.0), 40), 50)
+        assert largest_log_ratio(0.1, count) == math.inf
+        bound = selection_bound(gaussian_profile(0.1), count)
+        assert (bound.rdp(RDP_ORDERS, RDP_ORDERS * 0.005) == math.inf).all()
+        assert gaussian_delta(0.1, count, 2.0) <= bound.delta(2.0) < 1
 
     def test_weights_sum_to_the_mean(self):
         for count in COUNTS:

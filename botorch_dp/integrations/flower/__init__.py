@@ -1,7 +1,8 @@
-"""DP-FTS-DE deployed on Flower: the same agents and server, on many machines.
+"""DP-FTS-DE and votes on Flower: the same agents and servers, on many machines.
 
-The client side (:mod:`botorch_dp.integrations.flower.client_app`) imports torch, numpy
-and flwr only, because a ``flower-supernode`` starts a new Python for every message.
+The client sides (:mod:`botorch_dp.integrations.flower.client_app` and
+:mod:`~botorch_dp.integrations.flower.vote_client_app`) import torch, numpy and flwr
+only, because a ``flower-supernode`` starts a new Python for every message.
 """
 
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from botorch_dp.integrations.flower.agent_store import private_best
     from botorch_dp.integrations.flower.app_folder import write_app
     from botorch_dp.integrations.flower.settings import DeploymentSettings
+    from botorch_dp.integrations.flower.vote_settings import VoteSettings
 
-__all__ = ["DeploymentSettings", "private_best", "write_app"]
+__all__ = ["DeploymentSettings", "VoteSettings", "private_best", "write_app"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_imports(__name__)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from botorch_dp.integrations.flower.settings import DeploymentSettings
+from botorch_dp.integrations.flower.vote_settings import VoteSettings
 
 _PACKAGE = "dp_fts_app"
 _PYPROJECT = """\
@@ -36,13 +37,15 @@ clientapp = "{package}.client:app"
 _MODULE = '''\
 """The {side} of a federation, as Flower finds it."""
 
-from botorch_dp.integrations.flower.{side}_app import app
+from botorch_dp.integrations.flower.{module} import app
 
 __all__ = ["app"]
 '''
 
 
-def write_app(folder: str | os.PathLike[str], settings: DeploymentSettings) -> Path:
+def write_app(
+    folder: str | os.PathLike[str], settings: DeploymentSettings | VoteSettings
+) -> Path:
     """Write an app that ``flwr run`` can submit.
 
     Args:
@@ -64,6 +67,7 @@ def write_app(folder: str | os.PathLike[str], settings: DeploymentSettings) -> P
     text = _PYPROJECT.format(package=_PACKAGE, config=config)
     (folder / "pyproject.toml").write_text(text)
     (package / "__init__.py").write_text('"""A federation."""\n')
-    for side in ("server", "client"):
-        (package / f"{side}.py").write_text(_MODULE.format(side=side))
+    for side, module in settings.apps.items():
+        text = _MODULE.format(side=side, module=module)
+        (package / f"{side}.py").write_text(text)
     return folder

@@ -42,7 +42,7 @@ def answer(message: Message, context: Context) -> Message:
     question = Question.from_records(message.content)
     check_question(question, context.run_config)
     agent = agent_index(context.node_config, question.federation.num_agents)
-    score = load_score(_choose("scores", context.node_config, context.run_config))
+    score = load_score(choose("scores", context.node_config, context.run_config))
     store = open_store(context, question.experiment, agent)
     memory, agents = _load(store, question, agent, context.run_config.get("seed"))
     if question.number < memory.number:
@@ -117,7 +117,7 @@ def load_score(path: Any) -> Score:
     return score
 
 
-def _choose(key: str, node_config: Mapping[str, Any], run: Mapping[str, Any]) -> Any:
+def choose(key: str, node_config: Mapping[str, Any], run: Mapping[str, Any]) -> Any:
     """Return the agent's own choice if it has one, or else that of the app."""
     return node_config.get(key, run.get(key))
 

@@ -71,12 +71,12 @@ class Question:
     @classmethod
     def from_records(cls, records: RecordDict) -> "Question":
         """Return the question in a message, or raise a MessageError."""
-        fields = _config(records, "question")
+        fields = read_record(records, "question")
         number, experiment = fields.get("number"), fields.get("experiment")
         if not isinstance(number, int) or number < 0:
             raise MessageError(f"A round cannot have number {number!r}.")
         # It becomes part of a file name.
-        if not isinstance(experiment, str) or not _EXPERIMENT.fullmatch(experiment):
+        if not is_experiment(experiment):
             raise MessageError("An experiment is named by 32 hexadecimal digits.")
         try:
             federation = Federation.from_json(str(fields.get("federation")))
@@ -86,7 +86,8 @@ class Question:
         if "broadcast" in fields:
             shape = (federation.num_regions, federation.num_features)
             broadcast = _from_bytes(fields, "broadcast", shape)
-        return cls(federation, experiment, number, broadcast, bool(fields.get("final")))
+        final = bool(fields.get("final"))
+        return cls(federation, str(experiment), number, broadcast, final)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ class Answer:
             records: The content of the message.
             num_features: The number M of entries of a vector.
         """
-        fields = _config(records, "answer")
+        fields = read_record(records, "answer")
         agent, number = fields.get("agent"), fields.get("number")
         if not isinstance(agent, int) or not isinstance(number, int):
             raise MessageError("An answer needs the numbers of an agent and a round.")
@@ -130,7 +131,13 @@ class Answer:
         return cls(agent, number, vector)
 
 
-def _config(records: RecordDict, name: str) -> Mapping[str, Any]:
+def is_experiment(name: object) -> bool:
+    """Return whether it is 32 hexadecimal digits."""
+    return isinstance(name, str) and _EXPERIMENT.fullmatch(name) is not None
+
+
+def read_record(records: RecordDict, name: str) -> Mapping[str, Any]:
+    """Return the fields of a record of this protocol, or raise a MessageError."""
     fields = records.get(name)
     if not isinstance(fields, ConfigRecord) or fields.get("protocol") != PROTOCOL:
         raise MessageError(f"The message has no {name} of protocol {PROTOCOL}.")

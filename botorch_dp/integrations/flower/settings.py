@@ -6,7 +6,7 @@ Flower stores them as the app's run config, which is flat and has dashes in name
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
@@ -49,6 +49,9 @@ class DeploymentSettings:
         True
     """
 
+    #: The modules of both apps.
+    apps: ClassVar[dict[str, str]] = {"server": "server_app", "client": "client_app"}
+
     federation: Federation
     num_rounds: int
     clip_norm: float
@@ -65,35 +68,21 @@ class DeploymentSettings:
 
     def __post_init__(self) -> None:
         check_count("num_rounds", self.num_rounds)
-        check_positive("timeout", self.timeout)
-        check_positive("start_timeout", self.start_timeout)
-        if self.seed is not None:
-            check_count("seed", self.seed, minimum=0)
-        for name in ("output", "keys"):
-            path = getattr(self, name)
-            if path is not None and not Path(path).is_absolute():
-                raise InvalidArgumentError(
-                    f"{name} must be an absolute path on the server's machine, got "
-                    f"{path!r}."
-                )
+        check_deployment(self)
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents."""
+        return self.federation.num_agents
 
     def to_run_config(self) -> dict[str, str | int | float | bool]:
         """Return the settings as Flower's run config."""
-        values = {
-            item.name.replace("_", "-"): getattr(self, item.name)
-            for item in fields(self)
-        }
-        values["federation"] = self.federation.to_json()
-        return {name: value for name, value in values.items() if value is not None}
+        return write_run_config(self, federation=self.federation.to_json())
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> "DeploymentSettings":
         """Return the settings in a run config."""
-        known = {item.name.replace("_", "-"): item.name for item in fields(cls)}
-        unknown = sorted(set(config) - set(known))
-        if unknown:
-            raise InvalidArgumentError(f"The run config has unknown keys: {unknown}.")
-        values = {known[name]: value for name, value in config.items()}
+        values = read_run_config(cls, config)
         values["federation"] = Federation.from_json(str(values.get("federation")))
         try:
             return cls(**values)
@@ -101,3 +90,37 @@ class DeploymentSettings:
             raise InvalidArgumentError(
                 f"The run config is incomplete: {error}."
             ) from error
+
+
+def check_deployment(settings: Any) -> None:
+    """Check what the settings of all deployments have in common."""
+    check_positive("timeout", settings.timeout)
+    check_positive("start_timeout", settings.start_timeout)
+    if settings.seed is not None:
+        check_count("seed", settings.seed, minimum=0)
+    for name in ("output", "keys"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).is_absolute():
+            raise InvalidArgumentError(
+                f"{name} must be an absolute path on the server's machine, got "
+                f"{path!r}."
+            )
+
+
+def write_run_config(settings: Any, **texts: str) -> dict[str, Any]:
+    """Return a dataclass as a run config, with some of its fields as texts."""
+    values = {
+        item.name.replace("_", "-"): getattr(settings, item.name)
+        for item in fields(settings)
+    }
+    values |= texts
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_run_config(cls: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a dataclass by the names of its fields."""
+    known = {item.name.replace("_", "-"): item.name for item in fields(cls)}
+    unknown = sorted(set(config) - set(known))
+    if unknown:
+        raise InvalidArgumentError(f"The run config has unknown keys: {unknown}.")
+    return {known[name]: value for name, value in config.items()}

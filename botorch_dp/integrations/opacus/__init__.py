@@ -28,14 +28,28 @@ if TYPE_CHECKING:
         TrainingGuess,
         adam_guess,
         linear_scaling_guess,
+        settings_around,
     )
     from botorch_dp.integrations.opacus.joint_budget import JointBudget
+    from botorch_dp.integrations.opacus.options import (
+        TrainingOption,
+        TrainingOptions,
+        plan_training,
+        recommended_count,
+    )
+    from botorch_dp.integrations.opacus.selection_run import SelectionRun
 
 __all__ = [
     "JointBudget",
+    "SelectionRun",
     "TrainingGuess",
+    "TrainingOption",
+    "TrainingOptions",
     "adam_guess",
     "linear_scaling_guess",
+    "plan_training",
+    "recommended_count",
+    "settings_around",
 ]
 
 if not TYPE_CHECKING:

@@ -23,10 +23,10 @@ where the last form is for batches of all n records and a guarantee :math:`\mu`-
 
 The constant 0.3 was chosen on handwritten digits (scikit-learn's, 1,437 records, a
 linear model and a network), breast cancer (455 records) and generated tasks (6,400 to
-32,000 records), with epsilon 1, 4 and 8 and 200 steps. For gradient descent, 0.2 and
-0.4 gained at most 0.5 points of accuracy on any of them; for Adam, 0.15 and 0.6 gained
-at most 1.0 and lost up to 5.3. MNIST and Adult were left out, because the benchmarks
-judge the guesses on them.
+32,000 records, one or two seeds), with epsilon 1, 4 and 8 and 200 steps. For gradient
+descent, 0.2 and 0.4 gained at most 0.5 points of accuracy on any of them; for Adam,
+0.15 and 0.6 gained at most 1.0 and lost up to 5.3. MNIST and Adult were left out,
+because the benchmarks judge the guesses on them.
 
 References:
     .. [Panda2024linear] A. Panda, X. Tang, S. Mahloujifar, V. Sehwag and P. Mittal.
@@ -41,14 +41,20 @@ References:
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from botorch_dp._validation import check_clip_norm, check_count, check_positive
+from botorch_dp._validation import (
+    check_clip_norm,
+    check_count,
+    check_instance,
+    check_positive,
+)
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.opacus.plan import check_sample_rate
 from botorch_dp.privacy import Guarantee, noise_multiplier_for
 
 # How far noise moves each parameter: see the module docstring for how it was chosen.
@@ -58,6 +64,7 @@ _MOMENTUM = 0.9
 _NUM_STEPS = 200
 _BATCHES_PER_EPOCH = 16
 _SMALLEST_BATCH = 64
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,53 @@ def adam_guess(
     )
 
 
+def settings_around(
+    *guesses: TrainingGuess, num_settings: int = 32, factor: float = 10.0, seed: int = 0
+) -> list[TrainingGuess]:
+    """Return candidates of a selection: guesses, and settings in their neighbourhood.
+
+    Half of the list are the guesses themselves, so that a selection is unlikely to miss
+    them. The others have a clipping norm within a factor of a guess's norm, and noise
+    moves their parameters by as much as a guess's, within the same factor; both are
+    log-uniform. Everything follows from public facts, as for the guesses.
+
+    Args:
+        guesses: One or several guesses, for the noise multiplier of the selection.
+        num_settings: The length of the list, at least twice the number of guesses.
+        factor: The largest factor, above 1.
+        seed: The seed of the settings.
+
+    Example:
+        >>> guess = adam_guess(num_records=8000, noise_multiplier=2.0)
+        >>> candidates = settings_around(guess, num_settings=8)
+        >>> candidates.count(guess), len(candidates)
+        (4, 8)
+    """
+    if not guesses:
+        raise InvalidArgumentError("guesses must contain at least one guess.")
+    for guess in guesses:
+        check_instance("guesses", guess, TrainingGuess)
+    check_count("num_settings", num_settings, minimum=2 * len(guesses))
+    if check_positive("factor", factor) <= 1:
+        raise InvalidArgumentError(f"factor must be above 1, got {factor!r}.")
+    num_others = num_settings // 2
+    chosen = [guesses[i % len(guesses)] for i in range(num_settings)]
+    generator = torch.Generator(device=_CPU).manual_seed(seed)
+    exponents = 2 * torch.rand(num_others, 2, generator=generator, device=_CPU) - 1
+    others = []
+    for guess, (move, norm) in zip(chosen, exponents.tolist(), strict=False):
+        # Adam divides by the size of gradients, and with it by the clipping norm.
+        rate = move if guess.optimizer == "adam" else move - norm
+        others.append(
+            replace(
+                guess,
+                learning_rate=guess.learning_rate * factor**rate,
+                max_grad_norm=guess.max_grad_norm * factor**norm,
+            )
+        )
+    return chosen[num_others:] + others
+
+
 def _plan(
     guarantee: Guarantee | None,
     num_records: int,
@@ -200,11 +254,7 @@ def _plan(
     if sample_rate is None:
         num_batches = min(_BATCHES_PER_EPOCH, num_records // _SMALLEST_BATCH)
         sample_rate = 1 / max(1, num_batches)
-    rate = check_positive("sample_rate", sample_rate)
-    if rate > 1:
-        raise InvalidArgumentError(
-            f"sample_rate must be at most 1, got {sample_rate!r}."
-        )
+    rate = check_sample_rate(sample_rate)
     if noise_multiplier is not None:
         return rate, check_positive("noise_multiplier", noise_multiplier)
     if guarantee is None:

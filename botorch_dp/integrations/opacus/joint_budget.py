@@ -1,245 +1,246 @@
-"""JointBudget: the ledgers, training runs and certificate of a joint plan."""
+"""JointBudget: one guarantee for training with Opacus and for tuning."""
 
 import os
-from dataclasses import replace
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch import Tensor
 
+from botorch_dp._deprecated import warn_deprecated
 from botorch_dp._validation import check_choice
-from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
-from botorch_dp.integrations.opacus.plan import JointPlan
-from botorch_dp.integrations.opacus.training import (
-    Criterion,
-    Parts,
-    PartsWithCriterion,
-    PlannedRun,
-    make_private,
-)
-from botorch_dp.privacy import (
-    GDP,
-    ApproxDP,
-    Certificate,
-    Guarantee,
-    Ledger,
-    LedgerEntry,
-    PrivacyAccountant,
-    SeededNoise,
-    SystemNoise,
-)
-from botorch_dp.privacy.certificate import WORST_CASE
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.opacus.options import TrainingOptions, plan_training
+from botorch_dp.integrations.opacus.training import MakesPrivate
+from botorch_dp.optimizers.selection.result import SelectionResult
+from botorch_dp.privacy import ApproxDP, Certificate, Count, Guarantee, Ledger
 from botorch_dp.privacy.ledger import DEFAULT_DELTA
 
-ADJACENCY = "zero_out"
-_MECHANISM = "opacus training run"
-_NOISE_NAMES = (SeededNoise.name, SystemNoise.name)
-_RECORDS = {
-    "disjoint": "training and validation records are disjoint: each record is in one "
-    "of the two sets, so the larger of the two costs is the total cost",
-    "shared": "training and validation records may overlap: the costs of training and "
-    "tuning are added up",
-}
-_ASSUMPTIONS = (
-    "protects training and validation records; all trained models and all points of "
-    "the tuning may be published",
-    "the losses of a validation record depend only on that record and on models from "
-    "this budget's training runs",
-    "row i is the same validation record in every tell",
-    "each training run takes its batches, gradients and noise as planned here",
-    "all settings were chosen without the private data",
+TUNINGS = ("selection", "composition")
+_OF_SELECTION = (
+    "num_records",
+    "num_validation_records",
+    "count",
+    "score_range",
+    "score_noise",
+    "pad_to",
 )
+_OF_COMPOSITION = ("num_runs", "training_share")
+_REASONS = {
+    "selection": "the number of runs is random; give its distribution as count, or use "
+    "tuning='composition', which pays for every run",
+    "composition": "it belongs to tuning='selection'",
+}
 
 
-class JointBudget(JointPlan):
+class JointBudget(MakesPrivate):
     r"""One budget for all training runs and all tuning.
+
+    * ``tuning="selection"`` (the default) trains a random number of models, each at a
+      random candidate, and releases the best one. It costs about as much as one to two
+      runs, whatever the number of runs is. Nothing else may be shown.
+    * ``tuning="composition"`` pays for every run, for those who need every model, or
+      who tune with :class:`DPGIBO`. The cost grows with the square root of the number
+      of runs.
 
     All guarantees are for ``zero_out`` neighbors: one record, of either set,
     contributes nothing, and the numbers of records are public.
 
+    * ``records="shared"``: training and validation records may be the same. Costs of
+      training and of scores are added up.
     * ``records="disjoint"``: no record is in both sets. Each set may spend the whole
       guarantee, in a ledger of its own, and the total is the larger of the two
       (parallel composition).
-    * ``records="shared"``: the sets may overlap. One ledger adds up all costs.
 
     Args:
-        guarantee: The guarantee of everything together: ``ApproxDP`` or ``RDP``; with
-            ``sample_rate=1`` also ``GDP``.
-        num_runs: The number of models that may be trained. For :class:`DPGIBO` with T
-            steps of b points and a last run, b T + 1. An interrupted run counts, and
-            so does a run that is repeated after a crash, so add some to spare.
+        guarantee: The guarantee of everything together: ``ApproxDP`` or ``RDP``; for a
+            composition with ``sample_rate=1`` also ``GDP``.
         sample_rate: The probability that a record is in a batch: one over the number of
             batches of an epoch.
         steps_per_run: The number of batches of a run: epochs over ``sample_rate``.
-        records: ``"disjoint"``, or ``"shared"``, which is always valid and costs more.
-        training_share: With shared records, the share of the squared mu for training,
-            0.5 by default. With disjoint records each set gets all of it.
+        tuning: ``"selection"`` or ``"composition"``.
+        records: ``"shared"``, which is always valid, or ``"disjoint"``.
         path: The file of the ledger; for disjoint records there are two files,
             ``<path>.training`` and ``<path>.tuning``. The same plan can open them
             again; another plan raises. None keeps the ledgers in memory.
+        num_records: Selection: the public number of training records.
+        num_validation_records: Selection: the number of records over which a score is a
+            mean; by default ``num_records``. With disjoint records it must be given.
+        count: Selection: the distribution of the number of runs; by default
+            :func:`recommended_count`.
+        score_range: Selection: the public range to which each record's score is
+            clipped.
+        score_noise: Selection: the standard deviation of the noise of a score. By
+            default 0.5 % of the range, or more if that would cost more than a tenth of
+            the guarantee's mu.
+        pad_to: Selection: always make this many runs, of which a random number counts,
+            so that the running time shows nothing.
+        num_runs: Composition: the number of models that may be trained. For
+            :class:`DPGIBO` with T steps of b points and a last run, b T + 1. An
+            interrupted run counts, and so does a run that is repeated after a crash.
+        training_share: Composition: with shared records, the share of the squared mu
+            for training, 0.5 by default. With disjoint records each set gets all of it.
 
     Attributes:
         noise_multiplier: The standard deviation of the noise of every training step
             over ``max_grad_norm``.
-        tuning: The guarantee of the tuning.
         training_ledger: The ledger of the training runs, capped by the guarantee.
         tuning_ledger: The ledger of the tuning; the same one for shared records.
+        tuning: Composition: the guarantee of the tuning.
 
     Example:
-        >>> from botorch_dp import DPGIBO
+        >>> from botorch_dp.integrations.opacus import adam_guess
+        >>> from torch import nn
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> x, y = torch.randn(500, 3), torch.randint(2, (500,))  # private
+        >>> loader = DataLoader(TensorDataset(x, y), batch_size=125)
         >>> budget = JointBudget(
-        ...     GDP(mu=1.0),
-        ...     num_runs=16,
-        ...     sample_rate=1.0,
-        ...     steps_per_run=25,
-        ...     records="disjoint",
+        ...     ApproxDP(epsilon=4.0, delta=1e-5),
+        ...     sample_rate=1 / 4,
+        ...     steps_per_run=4,
+        ...     num_records=500,
         ... )
-        >>> budget.noise_multiplier, budget.training_accountant(num_runs=1).to_gdp()
-        (20.0, GDP(mu=0.25))
-        >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-        >>> tuner = DPGIBO(
-        ...     bounds, 500, num_steps=5, clip_norm=1.0, **budget.tuning_options
-        ... )
+        >>> def train_and_score(rate, run):
+        ...     model = nn.Linear(3, 2)
+        ...     model, optimizer, criterion, batches = run.make_private(
+        ...         module=model,
+        ...         optimizer=torch.optim.Adam(model.parameters(), lr=rate),
+        ...         criterion=nn.CrossEntropyLoss(reduction="none"),
+        ...         data_loader=loader,
+        ...         max_grad_norm=1.0,
+        ...     )
+        ...     for inputs, targets in batches:
+        ...         optimizer.zero_grad()
+        ...         criterion(model(inputs), targets).backward()
+        ...         optimizer.step()
+        ...     with torch.no_grad():
+        ...         scores = (model(x).argmax(-1) == y).double()
+        ...     return run.score(scores), model
+        >>> result = budget.select([0.03, 0.1, 0.3], train_and_score)
+        >>> result.x in [0.03, 0.1, 0.3]
+        True
     """
+
+    guarantee: Guarantee
+    sample_rate: float
+    steps_per_run: int
+    records: str
+    noise_multiplier: float
+    training_ledger: Ledger
+    tuning_ledger: Ledger
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "JointBudget":
+        """Return a budget of the class that plans this kind of tuning."""
+        if cls is not JointBudget:
+            return object.__new__(cls)
+        from botorch_dp.integrations.opacus.composition import CompositionBudget
+        from botorch_dp.integrations.opacus.selection import SelectionBudget
+
+        tuning = kwargs.get("tuning")
+        if tuning is None:
+            tuning = "selection"
+            if kwargs.get("num_runs") is not None:
+                warn_deprecated(
+                    "num_runs without tuning", "tuning='composition' with num_runs"
+                )
+                tuning = "composition"
+        check_choice("tuning", tuning, TUNINGS)
+        wrong = _OF_COMPOSITION if tuning == "selection" else _OF_SELECTION
+        for name in wrong:
+            if kwargs.get(name) is not None:
+                raise InvalidArgumentError(
+                    f"{name} must be None with tuning={tuning!r}, got "
+                    f"{kwargs[name]!r}: {_REASONS[tuning]}."
+                )
+        if tuning == "selection":
+            return object.__new__(SelectionBudget)
+        return object.__new__(CompositionBudget)
 
     def __init__(
         self,
         guarantee: Guarantee,
         *,
-        num_runs: int,
         sample_rate: float,
         steps_per_run: int,
+        tuning: str | None = None,
         records: str = "shared",
-        training_share: float | None = None,
         path: str | os.PathLike[str] | None = None,
+        num_records: int | None = None,
+        num_validation_records: int | None = None,
+        count: Count | None = None,
+        score_range: tuple[float, float] | None = None,
+        score_noise: float | None = None,
+        pad_to: int | None = None,
+        num_runs: int | None = None,
+        training_share: float | None = None,
     ) -> None:
-        super().__init__(
-            guarantee,
-            num_runs=num_runs,
-            sample_rate=sample_rate,
-            steps_per_run=steps_per_run,
-            records=records,
-            training_share=training_share,
-        )
-        paths = [None, None] if path is None else self._paths(os.fspath(path))
-        self.training_ledger = Ledger(paths[0], cap=self.guarantee)
-        self._check_plan_of_paid_runs()
-        self.tuning_ledger = self.training_ledger
-        if self.records == "disjoint":
-            self.tuning_ledger = Ledger(paths[1], cap=self.guarantee)
-        if not len(self.training_ledger):
-            # The ledger accounts for the whole plan at once.
-            self.training_ledger.reserve(
-                self.training_charges(), adjacency=ADJACENCY, run=_MECHANISM
-            )
+        raise NotImplementedError  # each kind of budget has its own
+
+    @staticmethod
+    def plan(guarantee: Guarantee, **facts: Any) -> TrainingOptions:
+        """Return the noise of each way to spend a guarantee, and recommend one.
+
+        Args:
+            guarantee: The guarantee of everything together.
+            **facts: The arguments of :func:`plan_training`.
+        """
+        return plan_training(guarantee, **facts)
+
+    def select(
+        self,
+        candidates: Sequence[Any] | Tensor | None,
+        train_and_score: Callable[[Any, Any], Any],
+        *,
+        bounds: Tensor | None = None,
+        transform: str | Sequence[str] = "linear",
+        default: Any = None,
+        n_jobs: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> SelectionResult:
+        """Train at random candidates, and release the best model; for a selection.
+
+        ``train_and_score(x, run)`` trains at the candidate x with
+        ``run.make_private(...)``, computes a score of each record, and returns
+        ``run.score(scores)``, or a pair of it and the model. It must be private by
+        itself, and keep and show nothing: models of other runs must not survive.
+
+        Args:
+            candidates: The values of x: a list of anything, or an ``m x d`` tensor.
+            train_and_score: The function of a candidate and a :class:`SelectionRun`.
+            bounds: A ``2 x d`` box instead of candidates, in which x is uniform.
+            transform: The coordinates in which x is uniform in the box.
+            default: The x that is released if no run is made, by default the first
+                candidate or the centre of the box.
+            n_jobs: How many runs joblib makes at a time.
+            generator: Seeds the selection, and its runs unless they are given other
+                generators; for experiments only.
+
+        Returns:
+            The candidate, the model and the score of the best run, and a certificate.
+
+        Raises:
+            BudgetExceededError: If the budget was spent before. No model is trained.
+        """
+        raise _other_kind("select", "selection")
 
     @property
     def tuning_options(self) -> dict[str, Any]:
-        """The arguments of :class:`DPGIBO` with which it spends this budget."""
-        return {
-            "guarantee": self.tuning,
-            "ledger": self.tuning_ledger,
-            "adjacency": ADJACENCY,
-        }
+        """The arguments of :class:`DPGIBO` that spend this budget; for compositions."""
+        raise _other_kind("tuning_options", "composition")
 
     @property
     def runs_left(self) -> int:
-        """The number of planned training runs that are not paid for yet."""
-        return max(0, self.num_runs - len(self._paid_runs()))
+        """The number of planned runs that are not paid for yet; for compositions."""
+        raise _other_kind("runs_left", "composition")
 
-    @overload
-    def make_private(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: Criterion,
-        data_loader: DataLoader[Any],
-        max_grad_norm: float,
-        loss_reduction: str = ...,
-        generator: torch.Generator | None = ...,
-    ) -> PartsWithCriterion: ...
-
-    @overload
-    def make_private(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: None = ...,
-        data_loader: DataLoader[Any],
-        max_grad_norm: float,
-        loss_reduction: str = ...,
-        generator: torch.Generator | None = ...,
-    ) -> Parts: ...
-
-    def make_private(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        criterion: Criterion | None = None,
-        data_loader: DataLoader[Any],
-        max_grad_norm: float,
-        loss_reduction: str = "mean",
-        generator: torch.Generator | None = None,
-    ) -> Parts | PartsWithCriterion:
-        """Pay for one training run and return its private parts.
-
-        See :func:`~botorch_dp.integrations.opacus.training.make_private` for what
-        these parts do and require. The whole run is charged first.
-
-        Args:
-            module: The model to train. Its parameters may depend on private data only
-                through releases, and it must not store anything of a batch: a buffer
-                that changes raises at the next step.
-            optimizer: A ``torch.optim`` optimizer of its parameters, in single or
-                double precision.
-            criterion: The loss, with ``reduction="none"``: a loss module of torch, or a
-                function of outputs and targets whose result has the batch as its first
-                dimension. With None, you compute a loss that is a sum or mean over
-                records yourself.
-            data_loader: A loader over all training records, with batches that match
-                ``sample_rate``. For a part of a data set, use a ``Subset``.
-            max_grad_norm: The norm to which a record's gradient is clipped.
-            loss_reduction: The reduction of the loss over a batch: ``"mean"`` or
-                ``"sum"``.
-            generator: Seeds noise and batches, for experiments only.
-
-        Returns:
-            The module, the optimizer, the criterion if one was given, and the loader to
-            train with.
-
-        Raises:
-            BudgetExceededError: If no run is left; nothing is charged.
-        """
-        return make_private(
-            module=module,
-            optimizer=optimizer,
-            criterion=criterion,
-            data_loader=data_loader,
-            max_grad_norm=max_grad_norm,
-            loss_reduction=loss_reduction,
-            generator=generator,
-            plan=PlannedRun(
-                noise_multiplier=self.noise_multiplier,
-                sample_rate=self.sample_rate,
-                num_steps=self.steps_per_run,
-                guarantee=self.guarantee,
-            ),
-            pay=lambda noise: self.charge_run(noise=noise),
-        )
-
-    def charge_run(self, *, noise: str = SeededNoise.name) -> None:
+    def charge_run(self, *, noise: str = "seeded") -> None:
         """Pay for one training run that :meth:`make_private` does not prepare.
 
-        Use this before the first step with Opacus's own ``PrivacyEngine``, given
-        ``noise_multiplier`` and ``poisson_sampling=True``. You must then ensure that
-        the run takes at most ``steps_per_run`` steps, and everything else that
-        :meth:`make_private` checks. Processes that start a run at the same moment may
-        pay for one run more than planned, but never exceed the cap.
+        Only for compositions. Use this before the first step with Opacus's own
+        ``PrivacyEngine``, given ``noise_multiplier`` and ``poisson_sampling=True``. You
+        must then ensure that the run takes at most ``steps_per_run`` steps, and
+        everything else that :meth:`make_private` checks. Processes that start a run at
+        the same moment may pay for one run more than planned, but never exceed the cap.
 
         Args:
             noise: The source of noise and batches: ``"seeded"`` for torch's generators,
@@ -248,143 +249,24 @@ class JointBudget(JointPlan):
         Raises:
             BudgetExceededError: If no run is left; nothing is charged.
         """
-        check_choice("noise", noise, _NOISE_NAMES)
-        if self.runs_left == 0:
-            raise BudgetExceededError(
-                f"All {self.num_runs} training runs of the plan have been paid for. "
-                "Nothing was charged or drawn."
-            )
-        self.training_ledger.charge(
-            self.step_event(),
-            count=self.steps_per_run,
-            mechanism=_MECHANISM,
-            adjacency=ADJACENCY,
-            noise=noise,
-        )
+        raise _other_kind("charge_run", "composition")
 
     def certificate(self) -> Certificate:
         """Return the certificate of all training and tuning so far."""
-        ledgers = [self.training_ledger]
-        if self.records == "disjoint":
-            ledgers.append(self.tuning_ledger)
-        charged = [ledger for ledger in ledgers if len(ledger)] or ledgers[:1]
-        certificates = [
-            Certificate.from_ledger(
-                ledger,
-                assumptions=(WORST_CASE, _RECORDS[self.records], *_ASSUMPTIONS),
-                parameters=self._to_certify(),
-            )
-            for ledger in charged
-        ]
-        return certificates[0] if len(certificates) == 1 else _larger(*certificates)
+        raise NotImplementedError
 
     def summary(self) -> str:
-        """Return the plan, its cost and the number of paid runs as text."""
-        delta = self._delta
-        one, all_runs = self.training_accountant(1), self.training_accountant()
-        everything = all_runs
-        if self.records == "shared":
-            everything = all_runs.plus(self.tuning_event())
-        tuning = PrivacyAccountant()
-        tuning.compose(self.tuning_event())
-        combined = "composed" if self.records == "shared" else "the larger of the two"
-        share = "" if self.training_share is None else f" ({self.training_share:.0%})"
-        total = max(everything.get_epsilon(delta), tuning.get_epsilon(delta))
-        return "\n".join(
-            [
-                f"Joint budget of {self.guarantee!r}, {self.records} records; epsilon "
-                f"at delta={delta:.6g}",
-                f"  training{share}: epsilon={all_runs.get_epsilon(delta):.6g} for "
-                f"{self.num_runs} run(s), {one.get_epsilon(delta):.6g} for one",
-                f"    a run: {self.steps_per_run} step(s), sample rate "
-                f"{self.sample_rate:.6g}, noise multiplier "
-                f"{self.noise_multiplier:.6g}",
-                f"  tuning: epsilon={tuning.get_epsilon(delta):.6g}, {self.tuning!r}",
-                f"  together: epsilon={total:.6g}, {combined}",
-                f"  paid for: {self.num_runs - self.runs_left} of {self.num_runs} "
-                "training run(s)",
-            ]
-        )
+        """Return the plan, its cost and what was paid as text."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.summary()
 
-    @property
-    def _delta(self) -> float:
-        guarantee = self.guarantee
-        return guarantee.delta if isinstance(guarantee, ApproxDP) else DEFAULT_DELTA
 
-    def _paths(self, path: str) -> list[str]:
-        shared, disjoint = [path, path], [f"{path}.training", f"{path}.tuning"]
-        own, other = shared, disjoint
-        if self.records == "disjoint":
-            own, other = disjoint, shared
-        found = next((name for name in other if os.path.isfile(name)), None)
-        if found is not None:
-            raise InvalidArgumentError(
-                f"path must be new for records={self.records!r}, got {path!r}: the "
-                f"file {found!r} belongs to a budget with the other kind of records, "
-                "whose spending would not count."
-            )
-        return own
-
-    def _paid_runs(self) -> list[LedgerEntry]:
-        return [e for e in self.training_ledger.entries if e.mechanism == _MECHANISM]
-
-    def _check_plan_of_paid_runs(self) -> None:
-        """Raise if the ledger has runs of another plan, whose cost differs."""
-        for entry in self._paid_runs():
-            if not self.is_planned_run(entry.event, entry.count):
-                raise InvalidArgumentError(
-                    "path must belong to the same plan, or be new: "
-                    f"{self.training_ledger.path} has a training run of "
-                    f"{entry.count} x {entry.event!r}, but runs of this plan are "
-                    f"{self.steps_per_run} x {self.step_event()!r}."
-                )
-
-    def _to_certify(self) -> dict[str, Any]:
-        """Return the plan as parameters of the certificate."""
-        return {
-            "records": self.records,
-            "num_runs": self.num_runs,
-            "runs_paid_for": self.num_runs - self.runs_left,
-            "steps_per_run": self.steps_per_run,
-            "sample_rate": float(f"{self.sample_rate:.6g}"),
-            "noise_multiplier": float(f"{self.noise_multiplier:.6g}"),
-            "training_share": self.training_share,
-            "budget": repr(self.guarantee),
-        }
+def reported_delta(guarantee: Guarantee) -> float:
+    """Return the delta at which a budget reports epsilons."""
+    return guarantee.delta if isinstance(guarantee, ApproxDP) else DEFAULT_DELTA
 
 
-def _larger(training: Certificate, tuning: Certificate) -> Certificate:
-    """Return the certificate of records each of which is in one of two sets."""
-    if tuning.adjacency != training.adjacency:
-        raise InvalidArgumentError(
-            f"tuning_ledger must have charges for adjacency={training.adjacency!r}, "
-            f"got {tuning.adjacency!r}. Pass tuning_options to the optimizer."
-        )
-    totals = [c.guarantee for c in (training, tuning) if isinstance(c.guarantee, GDP)]
-    sets = {"training": training, "tuning": tuning}
-    return replace(
-        training,
-        guarantee=max(totals, key=lambda g: g.mu) if len(totals) == 2 else None,
-        epsilons={
-            delta: max(epsilon, tuning.epsilons[delta])
-            for delta, epsilon in training.epsilons.items()
-        },
-        accountant="the larger of "
-        + " and ".join(f"{name}: {c.accountant}" for name, c in sets.items()),
-        assumptions=tuple(dict.fromkeys((*training.assumptions, *tuning.assumptions))),
-        noise=tuple(sorted({*training.noise, *tuning.noise})),
-        num_releases=training.num_releases + tuning.num_releases,
-        parameters={
-            **training.parameters,
-            **{
-                f"epsilon_of_{name}": [
-                    f"{epsilon:.6g} at delta={delta:.3g}"
-                    for delta, epsilon in c.epsilons.items()
-                ]
-                for name, c in sets.items()
-            },
-        },
-    )
+def _other_kind(name: str, tuning: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} is only available with tuning={tuning!r}.")

@@ -45,11 +45,7 @@ class JointPlan:
     ) -> None:
         self.guarantee = check_gaussian(guarantee, secure=False)
         self.num_runs = check_count("num_runs", num_runs)
-        self.sample_rate = check_positive("sample_rate", sample_rate)
-        if self.sample_rate > 1:
-            raise InvalidArgumentError(
-                f"sample_rate must be at most 1, got {sample_rate!r}."
-            )
+        self.sample_rate = check_sample_rate(sample_rate)
         if self.sample_rate < 1 and isinstance(guarantee, GDP):
             raise InvalidArgumentError(
                 "guarantee must be an ApproxDP or an RDP with sample_rate below 1, got "
@@ -126,6 +122,16 @@ class JointPlan:
                 f"may spend the whole guarantee, got {share!r}."
             )
         return None
+
+
+def check_sample_rate(sample_rate: float) -> float:
+    """Return the probability that a record is in a batch as a float, or raise."""
+    rate = check_positive("sample_rate", sample_rate)
+    if rate > 1:
+        raise InvalidArgumentError(
+            f"sample_rate must be at most 1, got {sample_rate!r}."
+        )
+    return rate
 
 
 @lru_cache(maxsize=64)

@@ -1,9 +1,10 @@
 """The private parts of one training run: module, optimizer, criterion and loader."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from botorch_dp.integrations.opacus.criterion import PrivateCriterion, check_cri
 from botorch_dp.integrations.opacus.modules import check_module
 from botorch_dp.integrations.opacus.private_module import Passes, PrivateModule
 from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
-from botorch_dp.privacy import Guarantee
+from botorch_dp.privacy import Guarantee, PoissonGaussianEvent
 from botorch_dp.privacy.budget import warn_of_large_delta
 from botorch_dp.privacy.noise import make_noise_source
 
@@ -43,13 +44,116 @@ class PlannedRun:
             to which gradients are clipped.
         sample_rate: The probability that a record is in a batch.
         num_steps: The number of steps.
-        guarantee: The guarantee of everything together.
+        guarantee: The guarantee of everything together, for a warning if its delta is
+            large; None if that was checked before. The number of warnings must not
+            tell the number of runs of a selection.
     """
 
     noise_multiplier: float
     sample_rate: float
     num_steps: int
-    guarantee: Guarantee
+    guarantee: Guarantee | None = None
+
+    @property
+    def step_event(self) -> PoissonGaussianEvent:
+        """What one step costs."""
+        return PoissonGaussianEvent(self.noise_multiplier, self.sample_rate)
+
+
+class MakesPrivate(ABC):
+    """Something that pays for training runs and prepares them."""
+
+    _generator: torch.Generator | None = None  # of runs that are given none
+
+    @abstractmethod
+    def planned_run(self) -> PlannedRun:
+        """Return what one training run costs."""
+
+    @abstractmethod
+    def pay_for_run(self, noise: str) -> None:
+        """Charge one training run, or raise.
+
+        Args:
+            noise: The name of the source of noise and batches.
+        """
+
+    @overload
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Criterion,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        loss_reduction: str = ...,
+        generator: torch.Generator | None = ...,
+    ) -> PartsWithCriterion: ...
+
+    @overload
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: None = ...,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        loss_reduction: str = ...,
+        generator: torch.Generator | None = ...,
+    ) -> Parts: ...
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        criterion: Criterion | None = None,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        loss_reduction: str = "mean",
+        generator: torch.Generator | None = None,
+    ) -> Parts | PartsWithCriterion:
+        """Pay for one training run and return its private parts.
+
+        See :func:`~botorch_dp.integrations.opacus.training.make_private` for what
+        these parts do and require. The whole run is charged first.
+
+        Args:
+            module: The model to train. Its parameters may depend on private data only
+                through releases, and it must not store anything of a batch: a buffer
+                that changes raises at the next step.
+            optimizer: A ``torch.optim`` optimizer of its parameters, in single or
+                double precision.
+            criterion: The loss, with ``reduction="none"``: a loss module of torch, or a
+                function of outputs and targets whose result has the batch as its first
+                dimension. With None, you compute a loss that is a sum or mean over
+                records yourself.
+            data_loader: A loader over all training records, with batches that match
+                ``sample_rate``. For a part of a data set, use a ``Subset``.
+            max_grad_norm: The norm to which a record's gradient is clipped.
+            loss_reduction: The reduction of the loss over a batch: ``"mean"`` or
+                ``"sum"``.
+            generator: Seeds noise and batches, for experiments only.
+
+        Returns:
+            The module, the optimizer, the criterion if one was given, and the loader to
+            train with.
+
+        Raises:
+            BudgetExceededError: If no run is left; nothing is charged.
+        """
+        return make_private(
+            module=module,
+            optimizer=optimizer,
+            criterion=criterion,
+            data_loader=data_loader,
+            max_grad_norm=max_grad_norm,
+            loss_reduction=loss_reduction,
+            generator=self._generator if generator is None else generator,
+            plan=self.planned_run(),
+            pay=self.pay_for_run,
+        )
 
 
 def make_private(
@@ -108,7 +212,8 @@ def make_private(
     if criterion is not None:
         check_criterion(criterion)
     num_records = check_loader(data_loader, sample_rate=plan.sample_rate)
-    warn_of_large_delta(plan.guarantee, num_records)
+    if plan.guarantee is not None:
+        warn_of_large_delta(plan.guarantee, num_records, stacklevel=4)
     max_grad_norm = check_clip_norm("max_grad_norm", max_grad_norm)
     source = make_noise_source(generator, secure=False)
     source.check_device(device)

@@ -1,5 +1,6 @@
 """What a selection draws from: a list, the rows of a tensor, or a box."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -68,13 +69,15 @@ class FiniteCandidates(Candidates):
 class ListedCandidates(FiniteCandidates):
     """A sequence of any values.
 
+    Every run gets a copy: a run that changes its candidate tells no other run.
+
     Args:
         items: The candidates.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
         try:
-            self._items = list(items)
+            self._items = copy.deepcopy(list(items))
         except TypeError:
             self._items = []
         if not self._items or isinstance(items, (str, bytes, dict)):
@@ -90,7 +93,7 @@ class ListedCandidates(FiniteCandidates):
 
     def at(self, index: int) -> Any:
         """Return the candidate with this number."""
-        return self._items[index]
+        return copy.deepcopy(self._items[index])
 
     def check(self, name: str, x: Any) -> Any:
         """Return ``x``, which may be anything."""

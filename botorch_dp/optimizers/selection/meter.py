@@ -1,11 +1,12 @@
 """The meter of one run: it refuses what exceeds the cost of a run."""
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
-from botorch_dp.privacy.entries import PlannedReleases, check_releases
+from botorch_dp.privacy.entries import check_releases, costs_the_same
 from botorch_dp.privacy.events import PrivacyEvent, check_event
 from botorch_dp.privacy.noise import SeededNoise
 
@@ -15,10 +16,10 @@ class RunMeter:
 
     A selection pays for all its runs before the first one begins, under the condition
     that no run costs more than its base. Mechanisms inside a run charge the meter
-    instead of the ledger. It accepts releases as long as the base contains them:
-    Gaussian ones up to their total mu^2, others one by one, in any order. Several
-    threads may charge one meter. It cannot be copied to another process, where charges
-    would not be seen here.
+    instead of the ledger. It accepts the releases of the base, in any order, each as
+    often as the base contains it: an adaptive order costs no more than a fixed one, by
+    induction over what is left. Several threads may charge one meter. It cannot be
+    copied to another process, where charges would not be seen here.
 
     Args:
         base: What one run may release: pairs of an event and how many of them.
@@ -45,7 +46,9 @@ class RunMeter:
     ) -> None:
         self._base, self._adjacency, self._unit = tuple(base), adjacency, unit
         self._seeded = seeded
-        self._left = PlannedReleases(self._base)
+        self._left: Counter[PrivacyEvent] = Counter()
+        for event, count in self._base:
+            self._left[event] += count
         self._lock = threading.Lock()
         self._is_used, self._is_closed = False, False
 
@@ -104,14 +107,20 @@ class RunMeter:
                     f"{count} x {event!r} was charged to a run that has ended. "
                     "Nothing was drawn: use the account inside train_and_score only."
                 )
-            if not self._left.covers(((event, count),)):
+            planned = self._planned(event)
+            if self._left[planned] < count:
                 raise BudgetExceededError(
                     f"{count} x {event!r} is more than what is left of the base of "
                     f"this run, {self._base!r}. Nothing was drawn: put all releases of "
                     "a run into base."
                 )
-            self._left.take(event, count)
+            self._left[planned] -= count
             self._is_used = True
+
+    def _planned(self, event: PrivacyEvent) -> PrivacyEvent:
+        """Return the event of the base that costs the same, or the event itself."""
+        alike = (other for other in self._left if costs_the_same(other, event))
+        return event if event in self._left else next(alike, event)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise InvalidArgumentError(

@@ -2,9 +2,9 @@ r"""The best of a random number of private training runs, for little more than o
 
 A run trains a model at a candidate x and scores it, with privacy. A selection draws a
 number K of runs from a public distribution, makes K independent runs at random
-candidates, and releases the best one. The cost is that of about one to three runs,
-however many there are on average [Liu2019private]_, [Papernot2022hyperparameter]_: see
-``docs/theory/selection.md``.
+candidates, and releases the best one. For suitable distributions, the cost is that of
+two or three runs, however many there are on average [Liu2019private]_,
+[Papernot2022hyperparameter]_: see ``docs/theory/selection.md``.
 
 References:
     .. [Liu2019private] J. Liu and K. Talwar. Private Selection from Private Candidates.
@@ -13,33 +13,35 @@ References:
         with Renyi Differential Privacy. ICLR 2022.
 """
 
+import copy
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from botorch_dp._imports import import_extra
-from botorch_dp._validation import check_callable, check_choice, check_count
+from botorch_dp._validation import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_instance,
+)
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.optimizers.selection.adaptive import Proposals, draw_index
+from botorch_dp.optimizers.selection.adaptive import Proposals
 from botorch_dp.optimizers.selection.candidates import (
     CandidateBox,
     FiniteCandidates,
     make_candidates,
 )
-from botorch_dp.optimizers.selection.randomness import fresh_globals
+from botorch_dp.optimizers.selection.random_runs import RandomRuns, check_jobs
 from botorch_dp.optimizers.selection.result import SelectionResult
 from botorch_dp.optimizers.selection.runs import (
     CLAIMED,
-    BestRun,
-    RunOutcome,
     RunTerms,
     check_base,
-    make_run,
     takes_account,
     user_traceback,
 )
@@ -67,9 +69,7 @@ _TIMED = (
     "the running time is not hidden: who can tell the number K of runs from it sees "
     "the best of K runs, which may cost as much as K runs (pad_to= fixes their number)"
 )
-
-
-_CPU = torch.device("cpu")
+_RULES = (Proposals, type(None))
 
 
 class PrivateSelection:
@@ -168,10 +168,12 @@ class PrivateSelection:
         generator: torch.Generator | None = None,
     ) -> None:
         self._candidates = make_candidates(candidates, bounds, transform)
-        self.proposals, self.n_jobs = proposals, _check_jobs(n_jobs)
+        self.n_jobs = check_jobs(n_jobs)
+        # A copy, which learns the candidates of this selection.
+        self.proposals = copy.copy(check_instance("proposals", proposals, _RULES))
         self.pad_to = None if pad_to is None else check_count("pad_to", pad_to)
-        if proposals is not None:
-            self._candidates = self._proposable(proposals)
+        if self.proposals is not None:
+            self._candidates = self._proposable(self.proposals)
         self._default = (
             self._candidates.first()
             if default is None
@@ -181,7 +183,7 @@ class PrivateSelection:
         self.event = SelectionEvent(
             base=check_base(base, adjacency),
             count=count if self.pad_to is None else AtMost(count, self.pad_to),
-            proposal_ratios=(1.0, 1.0) if proposals is None else proposals.ratios,
+            proposal_ratios=proposals.ratios if proposals else (1.0, 1.0),
         )
         self.adjacency = adjacency
         self.unit = check_choice("unit", unit, UNITS)
@@ -191,7 +193,14 @@ class PrivateSelection:
         check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger(cap=guarantee) if ledger is None else ledger
         self._source = make_noise_source(generator, secure=False)
-        self._source.check_device(_CPU)
+        self._random_runs = RandomRuns(
+            self._candidates,
+            self.event,
+            self._source,
+            proposals=self.proposals,
+            pad_to=self.pad_to,
+            n_jobs=self.n_jobs,
+        )
         self._runs: list[str] = []  # the identities of the calls of run()
 
     @property
@@ -227,10 +236,12 @@ class PrivateSelection:
         certificate = self.certificate()  # now, since nothing may fail after the runs
         best, error, own = None, None, None
         try:
-            best = self._best_of_runs(terms)
+            best = self._random_runs.best(terms)
         except BaseException as interruption:
             error = interruption
             own = user_traceback(error, sys._getframe())
+            if self.n_jobs != 1:  # the other frames are joblib's, which count the runs
+                own = error.__context__ = error.__cause__ = None
         # From here on, all that is known is the best run, or one error.
         if best is not None and best.error is not None:
             error, own = best.error, best.error.__traceback__
@@ -302,71 +313,6 @@ class PrivateSelection:
         )
         self._runs.append(account.run)
 
-    def _best_of_runs(self, terms: RunTerms) -> RunOutcome | None:
-        """Return the best run, or None if there is none. Here, everything is private.
-
-        Nothing in here may be kept elsewhere: not the number of runs, and nothing of a
-        run that was not selected.
-        """
-        num_counted = self.event.count.draw(self._source)
-        num_made = num_counted if self.pad_to is None else self.pad_to
-        best = BestRun()
-        with fresh_globals(self._seed()):
-            outcomes = (
-                self._one_by_one(terms, num_made)
-                if self.n_jobs == 1
-                else self._in_parallel(terms, num_made)
-            )
-            for index, tie, outcome in outcomes:
-                if index < num_counted:
-                    best.offer(outcome, tie)
-                    if outcome.error is not None and self.pad_to is None:
-                        break
-        return best.outcome
-
-    def _one_by_one(
-        self, terms: RunTerms, num_runs: int
-    ) -> Iterator[tuple[int, float, RunOutcome]]:
-        """Yield runs one after the other, with their numbers and tie breakers."""
-        history: list[tuple[int, float]] = []
-        for index in range(num_runs):
-            tie, seed = self._uniform(), self._seed()
-            if self.proposals is None:
-                outcome = make_run(terms, self._draw(), seed)
-            else:
-                assert isinstance(self._candidates, FiniteCandidates)
-                chosen = draw_index(self.proposals, history, self._uniform())
-                outcome = make_run(terms, self._candidates.at(chosen), seed)
-                history.append((chosen, outcome.score))
-            yield index, tie, outcome
-
-    def _in_parallel(
-        self, terms: RunTerms, num_runs: int
-    ) -> Iterator[tuple[int, float, RunOutcome]]:
-        """Yield runs as they finish, with their numbers and tie breakers."""
-        joblib = _joblib()
-        drawn = [
-            (index, self._uniform(), self._seed(), self._draw())
-            for index in range(num_runs)
-        ]
-        # Explicitly silent: joblib's own configuration could make it count aloud.
-        parallel = joblib.Parallel(
-            n_jobs=self.n_jobs, verbose=0, return_as="generator_unordered"
-        )
-        yield from parallel(
-            joblib.delayed(_numbered_run)(index, tie, terms, x, seed)
-            for index, tie, seed, x in drawn
-        )
-
-    def _draw(self) -> Any:
-        return self._candidates.draw(self._source, _CPU)
-
-    def _uniform(self) -> float:
-        return float(self._source.uniform(torch.Size([]), _CPU))
-
-    def _seed(self) -> int:
-        return int(self._uniform() * 2**53)
-
     def _proposable(self, proposals: Proposals) -> FiniteCandidates:
         """Return finite candidates, and tell the proposals about them."""
         if self.n_jobs != 1:
@@ -391,24 +337,3 @@ class PrivateSelection:
                 f"{spent.amount:.6g} by {spent.method}, got {guarantee!r}: take a base "
                 "with more noise, or a count with a smaller mean."
             )
-
-
-def _numbered_run(
-    index: int, tie: float, terms: RunTerms, x: Any, seed: int
-) -> tuple[int, float, RunOutcome]:
-    return index, tie, make_run(terms, x, seed)
-
-
-def _joblib() -> Any:
-    return import_extra("joblib", extra="sklearn", purpose="n_jobs other than 1")
-
-
-def _check_jobs(n_jobs: int) -> int:
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
-        raise InvalidArgumentError(
-            "n_jobs must be a whole number other than 0 (-1 uses all processors), got "
-            f"{n_jobs!r}."
-        )
-    if n_jobs != 1:
-        _joblib()  # fail here, not after the charge
-    return n_jobs

@@ -63,16 +63,23 @@ class RunOutcome:
     x: Any
     score: float = -math.inf
     model: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
-def make_run(terms: RunTerms, x: Any, seed: int) -> RunOutcome:
+def make_run(
+    terms: RunTerms,
+    x: Any,
+    seed: int,
+    *,
+    catch: type[BaseException] = Exception,
+) -> RunOutcome:
     """Train and score one candidate.
 
     Args:
         terms: What all runs have in common.
         x: The candidate.
         seed: The seed of the global generators, if this is another process.
+        catch: The errors that become the outcome of the run.
     """
     is_elsewhere = os.getpid() != terms.process
     if is_elsewhere:
@@ -93,7 +100,7 @@ def make_run(terms: RunTerms, x: Any, seed: int) -> RunOutcome:
             returned = terms.train_and_score(x)
         score, model = _score_and_model(returned)
         return RunOutcome(x, score, model)
-    except Exception as error:
+    except catch as error:
         # The first frame is this one; the next is the user's.
         own = None if error.__traceback__ is None else error.__traceback__.tb_next
         if is_elsewhere and own is not None:  # tracebacks stay in their process

@@ -68,13 +68,15 @@ def test_no_pickles(folder, monkeypatch):
 
 
 def test_unknown_name():
-    with pytest.raises(InvalidArgumentError, match=r"'landmine'.*got 'mnist'"):
-        load_dataset("mnist")
+    with pytest.raises(InvalidArgumentError, match=r"'landmine'.*got 'nothing'"):
+        load_dataset("nothing")
 
 
 def test_table():
     names = ["substitute_pol", "ct_slices_fragment", "landmine", "har", "creditcard"]
-    assert sorted(DATASETS) == sorted([*names, "uber", "adult"])
+    assert sorted(DATASETS) == sorted(
+        [*names, "uber", "adult", "mnist", "papernot_steinke_mnist"]
+    )
     assert module.DATASETS is DATASETS
     for dataset in DATASETS.values():
         assert re.fullmatch(r"[0-9a-f]{64}", dataset.sha256)

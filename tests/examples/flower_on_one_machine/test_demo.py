@@ -2,7 +2,7 @@
 
 import torch
 
-from examples.flower_on_one_machine.demo import score
+from examples.flower_on_one_machine.demo import accuracies, score
 
 
 def test_peaks_are_similar_but_not_the_same(double):
@@ -12,3 +12,10 @@ def test_peaks_are_similar_but_not_the_same(double):
     assert len(best.unique(dim=0)) == 4
     center = torch.tensor([0.62, 0.38], **double)
     assert (best - center).abs().max() < 0.06
+
+
+def test_best_rates_are_similar():
+    candidates = [{"rate": 10.0**exponent} for exponent in range(-4, 3)]
+    for agent in range(8):
+        scores = accuracies(agent, candidates)
+        assert scores.index(max(scores)) == 3

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from botorch_dp.integrations.flower.settings import DeploymentSettings
+from botorch_dp.integrations.flower.vote_server_app import VoteDeployment
+from botorch_dp.integrations.flower.vote_settings import VoteSettings
 from examples.flower_on_one_machine import loopback
 from examples.flower_on_one_machine.local_federation import private_seconds
 from tests.integrations.flower.deployments import deploy, private_log
 from tests.integrations.flower.grid import FakeGrid, FakeNode
+from tests.integrations.flower.votes import vote_grid
 
 
 class InThisProcess:
@@ -17,7 +20,7 @@ class InThisProcess:
 
     def __init__(self, folder, settings):
         self.folder, self.settings = folder, settings
-        self.num_agents = settings.federation.num_agents
+        self.num_agents = settings.num_agents
         self.killed = []
 
     def agent_folder(self, agent):
@@ -79,6 +82,21 @@ def test_it_reports(started, tmp_path, capsys):
         assert text in shown
     assert "killing agent 1" in shown
     assert (tmp_path / "new" / "server" / "certificate.txt").exists()
+
+
+@pytest.mark.default_device
+def test_a_vote(started, tmp_path, capsys, monkeypatch):
+    def submit(self):
+        VoteDeployment(self.settings).run(vote_grid(self.settings))
+
+    monkeypatch.setattr(InThisProcess, "submit", submit)
+    loopback.main(["--vote", "--agents", "3", "--output", str(tmp_path)])
+    ((whole, _),) = started
+    settings = whole.settings
+    assert VoteSettings.from_run_config(settings.to_run_config()) == settings
+    shown = capsys.readouterr().out
+    assert "the winner is {'rate': " in shown
+    assert "protects    every agent" in shown
 
 
 @pytest.mark.default_device

@@ -21,12 +21,12 @@ NAME = "0123456789abcdef" * 2
 class FakeNode:
     """A supernode: it keeps a context, and starts the app anew for every message."""
 
-    def __init__(self, node_id, agent, run_config, *, state=None):
+    def __init__(self, node_id, agent, run_config, *, state=None, app=client_app.app):
         self.node_id = node_id
         self.node_config = {"agent": agent}
         if state is not None:
             self.node_config["state"] = str(state)
-        self.run_config = run_config
+        self.run_config, self.app = run_config, app
         self.state = RecordDict()
         self.public_key = b""
         self.connected = True
@@ -46,7 +46,7 @@ class FakeNode:
             run_config=dict(self.run_config),
         )
         try:
-            replies = [client_app.app(message, context)]
+            replies = [self.app(message, context)]
         except Exception as error:  # as Flower does
             replies = [Message(Error(code=1, reason=str(error)), reply_to=message)]
         self.state = context.state

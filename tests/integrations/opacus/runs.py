@@ -31,7 +31,8 @@ GUARANTEES = [GDP(0.7), ApproxDP(2.0, 1e-5), RDP(8.0, 0.9)]
 
 
 def joint_budget(guarantee, **plan):
-    return JointBudget(guarantee, **{"records": "disjoint", **plan})
+    plan = {"records": "disjoint", "tuning": "composition", **plan}
+    return JointBudget(guarantee, **plan)
 
 
 def seeded(seed=0):

@@ -11,10 +11,12 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus import (
     adam_guess,
     linear_scaling_guess,
+    settings_around,
 )
 from tests.integrations.opacus.runs import seeded
 
 GUESSES = [linear_scaling_guess, adam_guess]
+FACTS = {"num_records": 8000, "num_steps": 100, "noise_multiplier": 2.0}
 
 
 class TestLinearScaling:
@@ -99,3 +101,41 @@ class TestPlan:
         arguments = {"num_records": 100, "noise_multiplier": 1.0, **given}
         with pytest.raises(InvalidArgumentError, match=message):
             make(**arguments)
+
+
+class TestAround:
+    def test_half_are_the_guesses(self):
+        guesses = [make(**FACTS) for make in GUESSES]
+        found = settings_around(*guesses, num_settings=20)
+        assert [found.count(guess) for guess in guesses] == [5, 5]
+        assert len(found) == len(set(found)) + 8
+        assert found == settings_around(*guesses, num_settings=20)
+        assert found != settings_around(*guesses, num_settings=20, seed=1)
+
+    @pytest.mark.parametrize("make", GUESSES)
+    def test_factors(self, make):
+        guess = make(**FACTS)
+        found = settings_around(guess, num_settings=2000, factor=4.0)
+        others = [one for one in found if one != guess]
+        norms = [math.log(one.max_grad_norm, 4.0) for one in others]
+        rates = [one.learning_rate / guess.learning_rate for one in others]
+        moves = torch.tensor([math.log(rate, 4.0) for rate in rates], device="cpu")
+        norms = torch.tensor(norms, device="cpu")
+        if make is linear_scaling_guess:  # noise moves parameters by rate times norm
+            moves = moves + norms
+        for exponents in (norms, moves):
+            assert exponents.abs().max() <= 1 + 1e-5
+            assert exponents.mean().abs() < 0.1
+            assert abs(float(exponents.std()) - 1 / math.sqrt(3)) < 0.03
+        assert float(torch.corrcoef(torch.stack([norms, moves]))[0, 1]) < 0.1
+
+    def test_refused(self):
+        guess = adam_guess(**FACTS)
+        with pytest.raises(InvalidArgumentError, match="at least one guess"):
+            settings_around()
+        with pytest.raises(InvalidArgumentError, match="guesses"):
+            settings_around(0.1)
+        with pytest.raises(InvalidArgumentError, match="num_settings"):
+            settings_around(guess, guess, num_settings=3)
+        with pytest.raises(InvalidArgumentError, match="factor must be above 1"):
+            settings_around(guess, factor=1.0)

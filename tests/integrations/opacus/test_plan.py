@@ -157,6 +157,7 @@ class TestPlanArguments:
     def test_refused(self, changed, match):
         arguments = {
             "guarantee": ApproxDP(1.0, 1e-5),
+            "tuning": "composition",
             "num_runs": 2,
             "sample_rate": 0.5,
             "steps_per_run": 2,
@@ -166,8 +167,12 @@ class TestPlanArguments:
             JointBudget(**arguments)
 
     def test_orders_beyond_the_grid_count_as_no_sampling(self):
-        budget = JointBudget(
-            RDP(2000.0, 1.0), num_runs=2, sample_rate=0.5, steps_per_run=2
+        budget = joint_budget(
+            RDP(2000.0, 1.0),
+            num_runs=2,
+            sample_rate=0.5,
+            steps_per_run=2,
+            records="shared",
         )
         unsampled = 2000.0 * 4 / (2 * budget.noise_multiplier**2)
         assert 0.4 < unsampled < 1.0
@@ -179,6 +184,6 @@ class TestPlanArguments:
 
 def test_records_are_shared_unless_said_otherwise():
     plan = {"num_runs": 4, "sample_rate": 1.0, "steps_per_run": 1}
-    budget = JointBudget(GDP(1.0), **plan)
+    budget = JointBudget(GDP(1.0), tuning="composition", **plan)
     assert budget.tuning_ledger is budget.training_ledger
     assert budget.noise_multiplier == pytest.approx(math.sqrt(4 / 0.5))

@@ -12,11 +12,20 @@ from hypothesis import given, settings
 from scipy import optimize, stats
 
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.selection import adaptive
 from botorch_dp.optimizers.selection.adaptive import (
     GPProposals,
     Proposals,
     bounded_density,
+    draw_from,
     draw_index,
+    proposal_density,
+)
+from botorch_dp.privacy import (
+    AtLeast,
+    PoissonGaussianEvent,
+    SelectionEvent,
+    TruncatedNegativeBinomial,
 )
 
 RATIOS = st.tuples(st.floats(1e-3, 0.999), st.floats(1.001, 100.0))
@@ -27,8 +36,8 @@ def grid(num=9):
     return points.unsqueeze(-1)
 
 
-def started(**kwargs):
-    proposals = GPProposals(**kwargs)
+def started(ratios=(0.5, 2.0), **kwargs):
+    proposals = GPProposals(ratios, **kwargs)
     proposals.start(9, grid())
     return proposals
 
@@ -58,7 +67,7 @@ class TestDensity:
     def test_within_the_limits_for_any_weights(self, logs, ratios):
         weights = torch.tensor(logs, dtype=torch.float64, device="cpu")
         density = bounded_density(weights, ratios)
-        # The probabilities that draw_index uses, relative to uniform ones.
+        # The probabilities that draw_from uses, relative to uniform ones.
         relative = density / density.sum() * len(density)
         assert float(relative.min()) >= ratios[0]
         assert float(relative.max()) <= ratios[1]
@@ -86,6 +95,17 @@ class TestDensity:
         assert density.argsort().tolist() == logs.argsort().tolist()
         assert torch.allclose(bounded_density(logs + 700, (0.2, 3.0)), density)
 
+    def test_enormous_differences(self):
+        logs = torch.tensor([0.0, 1e300, 5.0], dtype=torch.float64, device="cpu")
+        density = bounded_density(logs, (0.5, 1.9))
+        assert density.tolist() == pytest.approx([0.55, 1.9, 0.55], rel=1e-4)
+
+    def test_a_density_whose_mean_is_not_one_is_not_used(self, monkeypatch):
+        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
+        assert bounded_density(logs, (0.5, 2.0)).tolist() != [1.0, 1.0]
+        monkeypatch.setattr(adaptive, "_ROUNDING", -1.0)  # as if none were good enough
+        assert bounded_density(logs, (0.5, 2.0)).tolist() == [1.0, 1.0]
+
     def test_no_limits_to_move_in(self):
         logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
         assert bounded_density(logs, (1.0, 1.0)).tolist() == [1.0, 1.0]
@@ -96,11 +116,12 @@ class TestDensity:
         rule.is_trial = False
         density = rule.density([])
         uniform = (np.arange(300) + 0.5) / 300
-        drawn = [draw_index(rule, [], u) for u in uniform]
+        drawn = [draw_from(density, u) for u in uniform]
         counts = np.bincount(drawn, minlength=3) / 100
         np.testing.assert_allclose(counts, density.numpy(), atol=2e-2)
-        assert draw_index(rule, [], 2.0**-64) == 0
-        assert draw_index(rule, [], 1 - 2.0**-53) == 2
+        assert draw_from(density, 2.0**-64) == 0
+        assert draw_index(rule, [], 0.5) == draw_from(density, 0.5)
+        assert draw_from(density, 1 - 2.0**-53) == 2
 
 
 class TestHistoriesNeverShow:
@@ -131,9 +152,18 @@ class TestHistoriesNeverShow:
         rule = Rule(answer)
         rule.start(3, None)
         rule.is_trial = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             assert rule.density([(0, 1.0)]).tolist() == [1.0, 1.0, 1.0]
+        assert not caught
+
+    def test_the_limits_that_were_paid_for_are_kept(self):
+        # Whatever the rule says of itself in the meantime.
+        rule = Rule(torch.tensor([0.0, 9.0, 0.0], device="cpu"), ratios=(0.5, 2.0))
+        rule.start(3, None)
+        rule.is_trial, rule.ratios = False, (0.01, 2.99)
+        density = proposal_density(rule, [], size=3, ratios=(0.5, 2.0))
+        assert float(density.max()) <= 2.0
 
     def test_a_wrong_rule_is_found_before_any_history(self):
         rule = Rule(torch.zeros(2, device="cpu"))
@@ -146,7 +176,7 @@ class TestHistoriesNeverShow:
         before = {key: repr(value) for key, value in vars(proposals).items()}
         proposals.density([(0, 0.123456), (3, 0.7), (5, 0.2)])
         assert {key: repr(value) for key, value in vars(proposals).items()} == before
-        assert repr(proposals) == "GPProposals(ratios=(0.5, 2.0))"
+        assert "0.123456" not in repr(proposals)
 
 
 class TestGaussianProcess:
@@ -199,10 +229,25 @@ class TestGaussianProcess:
     def test_draws_more_often_where_scores_are_high(self):
         proposals = started(ratios=(0.25, 2.5), beta=0.1)
         history = [(0, 0.1), (8, 0.9), (4, 0.5)]
+        density = proposals.density(history)
         uniform = stats.uniform.rvs(size=300, random_state=1)
-        drawn = np.array([draw_index(proposals, history, u) for u in uniform])
+        drawn = np.array([draw_from(density, u) for u in uniform])
         # Uniform draws would average 4; the standard error is about 0.15.
         assert drawn.mean() > 4.8
+
+
+def test_the_costs_in_the_docstring():
+    run = ((PoissonGaussianEvent(1.1, 256 / 60_000), 14_062),)
+    for mean, ratios, expected in (
+        (16, (1.0, 1.0), 3.8),
+        (16, (0.9, 1.1), 4.3),
+        (16, (0.5, 2.0), 7.8),
+        (64, (1.0, 1.0), 4.5),
+    ):
+        count = AtLeast(TruncatedNegativeBinomial(mean - 1, 1.0), 2)
+        epsilon = SelectionEvent(run, count, ratios).epsilon_at(1e-5)
+        assert round(epsilon, 1) == expected
+        assert f"{expected:g}" in GPProposals.__doc__
 
 
 class TestArguments:
@@ -215,9 +260,9 @@ class TestArguments:
 
     def test_a_list_of_anything(self):
         with pytest.raises(InvalidArgumentError, match="has no distances"):
-            GPProposals().start(3, None)
+            GPProposals((0.5, 2.0)).start(3, None)
 
     @pytest.mark.parametrize("name", ["noise_variance", "beta", "temperature"])
     def test_positive(self, name):
         with pytest.raises(InvalidArgumentError, match=name):
-            GPProposals(**{name: 0.0})
+            GPProposals((0.5, 2.0), **{name: 0.0})

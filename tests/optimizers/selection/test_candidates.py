@@ -43,6 +43,13 @@ class TestList:
         assert candidates.features() is None
         assert candidates.describe() == "a list of 2"
 
+    def test_every_run_has_a_copy(self):
+        items = [{"lr": [1]}]
+        candidates = make_candidates(items, None, "linear")
+        candidates.first()["lr"].append(2)
+        items[0]["lr"].append(3)
+        assert candidates.first() == {"lr": [1]}
+
     @pytest.mark.parametrize("wrong", [[], "abc", {"lr": [1]}, 5])
     def test_wrong(self, wrong):
         with pytest.raises(InvalidArgumentError, match="candidates must be a list"):

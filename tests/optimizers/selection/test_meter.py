@@ -56,12 +56,20 @@ class TestBase:
         with pytest.raises(BudgetExceededError):
             charge(one, STEP)
 
-    def test_gaussian_releases_share_their_squared_mu(self):
-        # Two releases with twice the variance cost as much as one.
-        one = meter()
-        charge(one, GaussianEvent(10.0 * 2**0.5), count=2)
+    def test_gaussian_releases_are_not_exchanged(self):
+        # Two releases with twice the variance cost as much as one, but one of them
+        # could be about other records than the one that was planned.
         with pytest.raises(BudgetExceededError):
-            charge(one, GaussianEvent(1e4))
+            charge(meter(), GaussianEvent(10.0 * 2**0.5), count=2)
+
+    def test_rounding_on_another_machine(self):
+        charge(meter(), GaussianEvent(10.0 * (1 + 1e-14)))
+
+    def test_an_event_twice_in_the_base(self):
+        one = meter(((SCORE, 1), (STEP, 1), (SCORE, 2)))
+        charge(one, SCORE, count=3)
+        with pytest.raises(BudgetExceededError):
+            charge(one, SCORE)
 
     def test_a_run_that_has_ended(self):
         one = meter()

@@ -1,35 +1,25 @@
 """The selection: one charge before the first run, the best run, and nothing else."""
 
-import gc
-import logging
-import math
-import pickle
-import random
 import sys
-import warnings
-import weakref
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from botorch_dp import GDP, ApproxDP, Ledger
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.optimizers.selection.adaptive import GPProposals
 from botorch_dp.optimizers.selection.private_selection import PrivateSelection
-from botorch_dp.optimizers.selection.runs import CLAIMED, RunTerms
+from botorch_dp.optimizers.selection.runs import CLAIMED, BestRun
 from botorch_dp.privacy import GaussianEvent, PoissonGaussianEvent
 from botorch_dp.privacy.counts import (
-    AtLeast,
     AtMost,
     Binomial,
     Count,
     Poisson,
-    TruncatedNegativeBinomial,
 )
 from botorch_dp.privacy.selection import SelectionEvent
-from tests.optimizers.selection.cases import XS, Counter
+from tests.optimizers.selection.cases import XS, Counter, outcomes
 
 EVENT = GaussianEvent(2.0)
 FIVE = Binomial(5, 1.0)  # always five runs
@@ -37,12 +27,6 @@ FIVE = Binomial(5, 1.0)  # always five runs
 
 def select(count=FIVE, candidates=XS, base=EVENT, **kwargs):
     return PrivateSelection(candidates, base=base, count=count, **kwargs)
-
-
-def outcomes(selection, function, num):
-    """Return the best runs of many selections, without charges and certificates."""
-    terms = RunTerms(function, False, selection.base, "zero_out", "record", True, 0)
-    return [selection._best_of_runs(terms) for _ in range(num)]
 
 
 class TestCharge:
@@ -112,150 +96,6 @@ class TestCharge:
         assert Ledger(path).entries[0].event == SelectionEvent(((EVENT, 1),), FIVE)
 
 
-class TestInterrupted:
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, KeyError])
-    def test_paid_and_nothing_released(self, error):
-        calls = []
-
-        def interrupted(x):
-            calls.append(x)
-            if len(calls) == 3:
-                raise error("mine")
-            return 0.5
-
-        selection = select()
-        before = dict(vars(selection), _runs=None)
-        with pytest.raises(error, match="mine"):
-            selection.run(interrupted)
-        assert len(calls) == 3
-        assert len(selection.ledger) == 1
-        assert dict(vars(selection), _runs=None) == before
-        assert selection.certificate().num_releases == 1
-
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, KeyError])
-    @pytest.mark.parametrize("adaptive", [False, True])
-    def test_the_error_carries_nothing_of_other_runs(self, error, adaptive, double):
-        class Model:
-            pass
-
-        models = []
-
-        def interrupted(x):
-            if len(models) == 3:
-                raise error("mine")
-            model = Model()
-            models.append(weakref.ref(model))
-            return 0.1234567 + len(models), model
-
-        candidates = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
-        proposals = GPProposals() if adaptive else None
-        selection = select(candidates=candidates, proposals=proposals)
-        try:
-            selection.run(interrupted)
-        except BaseException as caught:
-            kept = caught
-        gc.collect()
-        assert [model() for model in models] == [None] * 3
-        frames, trace = [], kept.__traceback__
-        while trace is not None:
-            frames.append(trace.tb_frame)
-            trace = trace.tb_next
-        names = [frame.f_code.co_name for frame in frames]
-        assert names[1:] == ["run", "interrupted"]
-        shown = repr([frame.f_locals for frame in frames[1:2]])
-        assert "0.1234567" not in shown
-        behind = frames[2].f_back
-        while behind is not None:
-            assert "1234567" not in repr(behind.f_locals)
-            assert not behind.f_locals or behind.f_code.co_name not in (
-                "_best_of_runs",
-                "_one_by_one",
-                "make_run",
-            )
-            behind = behind.f_back
-
-    def test_causes_of_the_users_errors_are_kept(self):
-        def fails(x):
-            try:
-                raise KeyError("first")
-            except KeyError as error:
-                raise RuntimeError("second") from error
-
-        with pytest.raises(RuntimeError) as caught:
-            select().run(fails)
-        assert isinstance(caught.value.__cause__, KeyError)
-
-    def test_an_error_is_selected_like_a_highest_score(self, generator):
-        # With m = 4 candidates, one of which fails: 1 - phi(3/4) for the failure.
-        def fails(x):
-            if x == 0.4:
-                raise KeyError
-            return x
-
-        selection = select(Poisson(2), generator=generator)
-        found = outcomes(selection, fails, 2000)
-        failed = sum(one is not None and one.error is not None for one in found)
-        expected = 1 - math.exp(-2 / 4)
-        # Stopping at the first error must not change the probability.
-        assert stats.binomtest(failed, 2000, expected).pvalue > 1e-3
-
-
-class TestDistribution:
-    """Against the closed form: a level of scores wins with phi(F) - phi(F-)."""
-
-    @pytest.mark.parametrize(
-        "count",
-        [
-            Poisson(1.5),
-            TruncatedNegativeBinomial(3, 1.0),
-            Binomial(4, 0.4),
-            AtLeast(TruncatedNegativeBinomial(3, 1.0), 2),
-            AtMost(Poisson(3), 2),
-        ],
-        ids=repr,
-    )
-    @pytest.mark.parametrize("pad_to", [None, 3])
-    def test_of_the_selected_candidate(self, count, pad_to, generator):
-        scores = {"a": 0.0, "b": 2.0, "c": 1.0, "d": 2.0, "e": math.nan}
-        selection = select(
-            count, list(scores), pad_to=pad_to, default="none", generator=generator
-        )
-        found = [
-            "none" if one is None else one.x
-            for one in outcomes(selection, scores.get, 2000)
-        ]
-        used = count if pad_to is None else AtMost(count, pad_to)
-        probabilities = used.probabilities(200)
-
-        def phi(z):
-            return float((probabilities * z ** np.arange(201)).sum())
-
-        levels = [phi(k / 5) for k in (0, 1, 2, 3, 5)]
-        none, e, a, c, b_or_d = np.diff([0.0, *levels])
-        expected = {
-            "none": none, "e": e, "a": a, "c": c, "b": b_or_d / 2, "d": b_or_d / 2
-        }  # fmt: skip
-        possible = [x for x, share in expected.items() if share > 0]
-        assert set(found) <= set(possible)
-        # 2000 draws reject, with power 0.99, a level that is off by 5 points.
-        test = stats.chisquare(
-            [found.count(x) for x in possible],
-            [2000 * expected[x] for x in possible],
-        )
-        assert test.pvalue > 1e-3
-
-    def test_seeds_reproduce_and_jobs_do_not_matter(self):
-        def scores(x):
-            return x + float(torch.rand((), dtype=torch.float64, device="cpu")) / 10
-
-        found = []
-        for seed in (1, 1, 2):
-            generator = torch.Generator("cpu").manual_seed(seed)
-            selection = select(Poisson(5), generator=generator)
-            found.append(selection.run(scores).score)
-        assert found[0] == found[1] != found[2]
-
-
 class TestNoRun:
     def test_the_default(self, generator, double):
         nothing = Binomial(3, 1e-12)
@@ -313,78 +153,6 @@ class TestPadding:
 
         assert select(FIVE, pad_to=7).run(fails_late).score == 0.0
         assert len(calls) == 7
-
-
-class TestNothingLeaks:
-    def test_attributes(self):
-        selection = select(Poisson(16))
-        before = {k: repr(v) for k, v in vars(selection).items() if k != "_runs"}
-        size = len(repr(selection))
-        problem = Counter()
-        result = selection.run(problem)
-        after = {k: repr(v) for k, v in vars(selection).items() if k != "_runs"}
-        assert after.keys() == before.keys()
-        assert {k for k in after if after[k] != before[k]} <= {"ledger"}
-        assert len(repr(selection)) == size
-        assert len(selection._runs) == 1
-        assert set(vars(result)) == {"x", "model", "score", "certificate"}
-
-    def test_losers_are_dropped(self):
-        class Model:
-            pass
-
-        models = []
-
-        def train_and_score(x):
-            alive.append(sum(model() is not None for model in models))
-            model = Model()
-            models.append(weakref.ref(model))
-            return float(len(models) == 3), model
-
-        alive = []
-        result = select().run(train_and_score)
-        assert max(alive) <= 2  # the best, and the one that was just returned
-        assert [model() is result.model for model in models].count(True) == 1
-        assert sum(model() is not None for model in models) == 1
-
-    @pytest.mark.parametrize("jobs", [1, 2])
-    def test_silent(self, jobs, capfd, caplog):
-        joblib = pytest.importorskip("joblib")
-        caplog.set_level(logging.DEBUG)
-        with (
-            warnings.catch_warnings(),
-            joblib.parallel_config(backend="threading", verbose=100),
-        ):
-            warnings.simplefilter("error")
-            select(Poisson(16), n_jobs=jobs).run(Counter())
-        captured = capfd.readouterr()
-        assert captured.out == captured.err == ""
-        assert not caplog.records
-
-    def test_global_generators_do_not_tell_the_number_of_runs(self):
-        def draws(x):
-            random.random(), np.random.rand()
-            return float(torch.rand((), device="cpu"))
-
-        states = []
-        for count in (Binomial(2, 0.999999), FIVE):
-            torch.manual_seed(1), np.random.seed(1), random.seed(1)
-            select(count).run(draws)
-            states.append(
-                (random.random(), np.random.rand(), torch.rand((), device="cpu"))
-            )
-        assert states[0] == states[1]
-
-    def test_the_same_ledger_row_for_every_number_of_runs(self):
-        rows = set()
-        for seed in range(3):
-            generator = torch.Generator("cpu").manual_seed(seed)
-            selection = select(Poisson(4), generator=generator)
-            selection.run(lambda x: x)
-            entry = selection.ledger.entries[0]
-            rows.add(pickle.dumps((entry.event, entry.count, entry.condition)))
-            assert entry.condition == CLAIMED
-        assert len(rows) == 1
 
 
 class TestCertificate:
@@ -464,6 +232,42 @@ class TestParallel:
         assert ("in _divides" in shown) == (backend == "loky")
         assert len(selection.ledger) == 1
 
+    def test_the_tie_decides_which_error(self, monkeypatch):
+        # Not which of them is the first to end: all runs are compared.
+        joblib = pytest.importorskip("joblib")
+        ties = []
+
+        def offer(best, outcome, tie):
+            assert isinstance(outcome.error, ZeroDivisionError)
+            ties.append(tie)
+
+        monkeypatch.setattr(BestRun, "offer", offer)
+        with joblib.parallel_config(backend="threading"):
+            select(n_jobs=2).run(_divides)
+        assert len(set(ties)) == 5
+
+    @pytest.mark.parametrize("backend", ["threading", "loky"])
+    def test_exits(self, backend):
+        joblib = pytest.importorskip("joblib")
+        with joblib.parallel_config(backend=backend), pytest.raises(SystemExit):
+            select(n_jobs=2).run(sys.exit)
+
+    def test_interruptions_of_the_caller(self, monkeypatch):
+        joblib = pytest.importorskip("joblib")
+
+        def interrupted(*args, **kwargs):
+            num_runs = 5  # noqa: F841
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(joblib, "Parallel", interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            select(n_jobs=2).run(_divides)
+        names, trace = [], caught.value.__traceback__
+        while trace is not None:
+            names.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        assert names[1:] == ["run"]
+
     def test_missing_joblib(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "joblib", None)
         with pytest.raises(ImportError, match=r"botorch-dp\[sklearn\]"):
@@ -497,7 +301,7 @@ class TestAdaptive:
         result = selection.run(problem)
         assert len({float(x) for x in problem.xs}) <= 16
         assert result.x.dtype == torch.float64
-        assert "GPProposals(ratios=(0.5, 3.0))" in str(result.certificate)
+        assert "GPProposals(ratios=(0.5, 3.0)" in str(result.certificate)
 
     def test_finds_better_scores(self, double):
         points = torch.linspace(0, 1, 64, **double).unsqueeze(-1)
@@ -513,10 +317,19 @@ class TestAdaptive:
             means.append(np.mean([one.score for one in found]))
         assert means[1] > means[0]
 
+    def test_the_rule_of_the_caller_is_not_changed(self, double):
+        proposals = GPProposals((0.5, 2.0))
+        before = dict(vars(proposals))
+        for num in (4, 9):
+            points = torch.linspace(0, 1, num, **double).unsqueeze(-1)
+            selection = select(candidates=points, proposals=proposals)
+            assert len(selection.proposals.density([])) == num
+        assert vars(proposals) == before
+
     def test_not_in_parallel(self, double):
         points = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
         with pytest.raises(InvalidArgumentError, match="n_jobs must be 1"):
-            select(candidates=points, proposals=GPProposals(), n_jobs=2)
+            select(candidates=points, proposals=GPProposals((0.5, 2.0)), n_jobs=2)
 
 
 class TestArguments:
@@ -540,6 +353,7 @@ class TestArguments:
             ({"ledger": 1.0}, "ledger"),
             ({"guarantee": 1.0}, "guarantee"),
             ({"candidates": []}, "candidates"),
+            ({"proposals": "gp"}, "proposals"),
             ({"candidates": None}, "candidates or bounds"),
             ({"generator": 3}, "generator"),
         ],

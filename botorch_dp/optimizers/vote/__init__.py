@@ -1,0 +1,1 @@
+"""A private vote: many agents choose one of several candidates together."""
