@@ -19,6 +19,7 @@ from botorch_dp.integrations.opacus.guesses import (
     TrainingGuess,
     adam_guess,
     linear_scaling_guess,
+    settings_around,
 )
 
 # What a run needs: the task, perhaps with other steps and batches, and a setting.
@@ -53,7 +54,7 @@ def good_guess(rule: Callable[..., TrainingGuess], *, own_steps: bool) -> Guess:
     return guess
 
 
-def settings_around(task: Task, noise: float, count: int, seed: int) -> list[Setting]:
+def drawn_around(task: Task, noise: float, count: int, seed: int) -> list[Setting]:
     """Draw settings within a factor of ten of good guesses, both ways.
 
     The optimizer is random, the clip norm is within a factor of ten of 1, and the
@@ -74,6 +75,21 @@ def settings_around(task: Task, noise: float, count: int, seed: int) -> list[Set
         rate = found.learning_rate * float(10 ** random.uniform(-1, 1))
         settings.append(Setting(rate, found.max_grad_norm, found.optimizer))
     return settings
+
+
+def listed_around(task: Task, noise: float, count: int, seed: int) -> list[Setting]:
+    """Return the library's candidates around both guesses, half of them the guesses."""
+    facts = {
+        "num_records": task.num_records,
+        "sample_rate": task.sampling_rate,
+        "num_steps": task.num_steps,
+        "noise_multiplier": noise,
+    }
+    guesses = (linear_scaling_guess(**facts), adam_guess(**facts))
+    return [
+        Setting(found.learning_rate, found.max_grad_norm, found.optimizer)
+        for found in settings_around(*guesses, num_settings=count, seed=seed)
+    ]
 
 
 def in_known_units(guess: Guess) -> Guess:

@@ -13,7 +13,6 @@ sections. Needs the data in ``BOTORCH_DP_DATA``.
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -23,87 +22,31 @@ import torch
 from benchmarks import _selection_figure as figure
 from benchmarks import _selection_plans as plans
 from benchmarks._common import RESULTS, Row, report
-from benchmarks._selection_guesses import guesses_of, settings_around
-from benchmarks._selection_methods import (
-    UniformProposals,
-    best_of,
-    composed_search,
-    exactly,
-    proposed_search,
-)
+from benchmarks._selection_guesses import drawn_around, listed_around
+from benchmarks._selection_methods import best_of
 from benchmarks._selection_picture import draw
-from benchmarks._selection_pools import Pool, load_pools, train_missing
-from benchmarks._selection_tasks import SPACES, TASKS
-from benchmarks._training_pools import Task, train
-from benchmarks.problems.data import load_dataset
-from botorch_dp.optimizers.selection.adaptive import GPProposals, Proposals
-
-MEAN = 16
-TABLE_COUNTS = (
-    "Poisson",
-    "shape 2",
-    "geometric",
-    "shape 0.5",
-    "logarithmic",
-    "geometric, at least 2",
-    "geometric, at least 3",
-    "geometric, at least 4",
+from benchmarks._selection_pools import load_pools, train_missing
+from benchmarks._selection_tables import (
+    MEAN,
+    TABLE_COUNTS,
+    column,
+    entry_of,
+    outline,
+    plan_of,
+    tuning,
 )
+from benchmarks._selection_tasks import TASKS
+from benchmarks._training_pools import train
+from benchmarks.problems.data import load_dataset
+
 MEANS = (4, 8, 16, 32)
-AROUND = ("Poisson", "geometric, at least 3")
+AROUND = {"drawn": drawn_around, "listed": listed_around}
 SUMMARIZED = ("Poisson", "geometric", "geometric, at least 3")
-ADAPTIVE, RATIOS = "geometric", ((0.8, 1.25), (0.5, 2.0))
 SHOWN = ("Poisson", "geometric", "logarithmic", "geometric, at least 3")
 # Epsilons at which the figure's curves are compared.
 FIGURE_EPSILONS = (3.0, 3.5, 4.0, 4.5, 4.9, 5.5, 6.5)
 TO_BEAT = (4.9, 95.6)
 PLANNED = 3.0  # an epsilon that nothing else asks for, so that no cache knows it
-Score = Callable[[Pool, int], float]
-# The noise of a method and its score on a pool, at an epsilon, if it can be reached.
-Method = Callable[[float], tuple[float, Score] | None]
-
-
-def summary() -> list[Row]:
-    """Tuning against guesses and composition
-
-    TO DO.
-    """
-    results = json.loads((RESULTS / "selection.json").read_text())
-    rows: list[Row] = []
-    for name in (name for name in TASKS if name in results):
-        for epsilon in plans.EPSILONS:
-            entries = {
-                str(row[""]): float(row[_column(epsilon)].split(" ")[0])
-                for row in results[name]
-                if "not possible" not in row[_column(epsilon)]
-            }
-            guesses = {
-                label: value
-                for label, value in entries.items()
-                if label.startswith("no tuning") and "knows" not in label
-            }
-            counts = {
-                label.removeprefix("selection, "): value
-                for label, value in entries.items()
-                if label.startswith("selection")
-            }
-            guess, count = (max(d, key=d.__getitem__) for d in (guesses, counts))
-            composed = entries["16 composed, scores nearly free"]
-            default = entries["16 composed, JointBudget's default"]
-            rows.append(
-                {
-                    "task": name,
-                    "ε": epsilon,
-                    "best guess": guesses[guess],
-                    "composed": composed,
-                    **{label: counts[label] for label in SUMMARIZED},
-                    "best count": count,
-                    "best count - composed": f"{counts[count] - composed:+.2f}",
-                    "- JointBudget's default": f"{counts[count] - default:+.2f}",
-                    "- best guess": f"{counts[count] - guesses[guess]:+.2f}",
-                }
-            )
-    return rows
 
 
 def papernot_steinke() -> list[Row]:
@@ -238,175 +181,42 @@ def fares() -> list[Row]:
     return tuning("fares")
 
 
-def tuning(name: str) -> list[Row]:
-    """Return the table of a task: rows of methods, columns of epsilons."""
-    torch.set_num_threads(1)
-    task, pools = TASKS[name](), load_pools(name)
-    rows: list[Row] = []
-    for label, guess in guesses_of(name).items():
-        row: Row = {"": label}
-        for epsilon in plans.EPSILONS:
-            used, setting = guess(task, epsilon)
-            noise = plans.noise_of_one(used, epsilon)
-            scores = [
-                float(train(used, [setting], [noise], seed=1000 + seed)[1])
-                for seed in range(len(pools))
-            ]
-            row[_column(epsilon)] = _entry(scores, noise)
-        rows.append(row)
-    for label, method in _methods(name, task).items():
-        row = {"": label}
-        for epsilon in plans.EPSILONS:
-            found = method(epsilon)
-            if found is None:
-                row[_column(epsilon)] = "not possible"
-                continue
-            noise, score = found
-            values = [score(pool, seed) for seed, pool in enumerate(pools)]
-            row[_column(epsilon)] = _entry(values, noise)
-        rows.append(row)
-    return rows
-
-
-def _methods(name: str, task: Task) -> dict[str, Method]:
-    """Return the noise and the score on a pool of each method, given epsilon."""
-
-    def best(probabilities: object, noise: float, std: float) -> Score:
-        return lambda pool, seed: best_of(
-            probabilities, *pool.at(noise), noise_std=std, seed=seed
-        )
-
-    def one(epsilon: float) -> tuple[float, Score]:
-        noise = plans.noise_of_one(task, epsilon)
-        return noise, best(exactly(1), noise, 0.0)
-
-    def free(epsilon: float) -> tuple[float, Score]:
-        noise = plans.noise_of_one(task, epsilon)
-        return noise, best(exactly(plans.NUM_RUNS), noise, plans.score_noise(task))
-
-    def joint(epsilon: float) -> tuple[float, Score]:
-        noise, mu = plans.noise_of_joint_plan(
-            epsilon, task.sampling_rate, task.num_steps
-        )
-        std = plans.NUM_RUNS**0.5 / (mu * task.num_records)
-        return noise, best(exactly(plans.NUM_RUNS), noise, std)
-
-    def composed(epsilon: float) -> tuple[float, Score]:
-        noise = plans.noise_of_composition(task, epsilon)
-        return noise, best(exactly(plans.NUM_RUNS), noise, plans.score_noise(task))
-
-    def released(epsilon: float) -> tuple[float, Score]:
-        noise = plans.noise_of_composition(task, epsilon)
-        return noise, lambda pool, seed: composed_search(
-            plans.NUM_RUNS,
-            SPACES[name].unit(pool.settings),
-            *pool.at(noise),
-            noise_std=plans.score_noise(task),
-            seed=seed,
-        )
-
-    def selected(kind: str, mean: float) -> Method:
-        def method(epsilon: float) -> tuple[float, Score]:
-            count = plans.count_named(kind, mean)
-            noise = plans.noise_of_selection(task, epsilon, count)
-            return noise, best(
-                count.probabilities(count.most), noise, plans.score_noise(task)
-            )
-
-        return method
-
-    def not_private(epsilon: float) -> tuple[float, Score]:
-        del epsilon
-        return 0.0, lambda pool, seed: best_of(
-            exactly(len(pool.settings)), *pool.at(0.0), noise_std=0.0, seed=seed
-        )
-
-    return {
-        "one run at a random setting": one,
-        "best of 16 at the noise of one run (not private)": free,
-        "16 composed, JointBudget's default": joint,
-        "16 composed, scores nearly free": composed,
-        "16 composed, following released scores (EI)": released,
-        **{f"selection, {kind}": selected(kind, MEAN) for kind in TABLE_COUNTS},
-        **_adaptive(name, task),
-        "best of the pool without noise (not private)": not_private,
-    }
-
-
-def _adaptive(name: str, task: Task) -> dict[str, Method]:
-    """Return selections whose proposals follow their own runs, and one to compare."""
-    count = plans.count_named(ADAPTIVE, MEAN)
-
-    def simulated(proposals: Proposals, ratios: tuple[float, float]) -> Method:
-        def method(epsilon: float) -> tuple[float, Score] | None:
-            noise = plans.noise_of_selection(task, epsilon, count, ratios)
-            if not math.isfinite(noise):
-                return None
-
-            def score(pool: Pool, seed: int) -> float:
-                points = SPACES[name].unit(pool.settings)
-                proposals.start(len(pool.settings), points)
-                return proposed_search(
-                    count.probabilities(count.most),
-                    proposals,
-                    *pool.at(noise),
-                    noise_std=plans.score_noise(task),
-                    seed=seed,
-                )
-
-            return noise, score
-
-        return method
-
-    return {
-        f"simulated, {ADAPTIVE}": simulated(UniformProposals(), (1.0, 1.0)),
-        **{
-            f"simulated, {ADAPTIVE}, adaptive within {ratios}": simulated(
-                GPProposals(ratios=ratios), ratios
-            )
-            for ratios in RATIOS
-        },
-    }
-
-
 def around_the_guess() -> list[Row]:
     """MNIST: a search around the good guess
 
     *Added after the results of MNIST had been seen*: the search space above is wider
     than what is known beforehand, and the best of 16 runs in it is worse than the good
-    guess. Here settings are drawn within a factor of ten, both ways, of the good guess
-    for a random optimizer and for the noise of the method: learning rate, and clip norm
-    around 1. Three pools of 32 settings, each trained at the noise of its method,
-    otherwise as MNIST. The guess with the same steps is in the table of MNIST.
+    guess. Here candidates are the good guesses, for the noise of the method, or near
+    them. "Drawn": learning rates and clip norms are drawn within a factor of ten, both
+    ways, of the guess for a random optimizer. "Listed": the library's
+    `settings_around`, which was written when the first three rows were known: half of
+    its candidates are the guesses themselves. Three pools of 32 settings, each trained
+    at the noise of its method, otherwise as MNIST. The guesses with the same steps are
+    in the table of MNIST.
     """
     torch.set_num_threads(1)
     task = TASKS["mnist"]()
-    std = plans.score_noise(task)
-    counts = {kind: plans.count_named(kind, MEAN) for kind in AROUND}
-    rows: list[Row] = [{"": "16 composed, scores nearly free"}]
-    rows += [{"": f"selection, {kind}"} for kind in AROUND]
-    for epsilon in (1.0, 2.0):
-        plan = [
-            (plans.noise_of_composition(task, epsilon), exactly(plans.NUM_RUNS)),
-        ]
-        for count in counts.values():
-            noise = plans.noise_of_selection(task, epsilon, count)
-            plan.append((noise, count.probabilities(count.most)))
-        for row, (noise, probabilities) in zip(rows, plan, strict=True):
-            values = []
-            for seed in range(3):
-                settings = settings_around(task, noise, 32, seed)
-                scores, tests = train(task, settings, [noise], seed)
-                values.append(
-                    best_of(
-                        probabilities,
-                        scores[:, 0],
-                        tests[:, 0],
-                        noise_std=std,
-                        seed=seed,
+    rows: list[Row] = []
+    for label, candidates in AROUND.items():
+        for kind in (None, "Poisson", "geometric, at least 3"):
+            row: Row = {"": f"{label}, {kind or '16 composed'}"}
+            for epsilon in (1.0, 2.0):
+                noise, probabilities = plan_of(task, epsilon, kind)
+                values = []
+                for seed in range(3):
+                    settings = candidates(task, noise, 32, seed)
+                    scores, tests = train(task, settings, [noise], seed)
+                    values.append(
+                        best_of(
+                            probabilities,
+                            scores[:, 0],
+                            tests[:, 0],
+                            noise_std=plans.score_noise(task),
+                            seed=seed,
+                        )
                     )
-                )
-            row[_column(epsilon)] = _entry(values, noise)
+                row[column(epsilon)] = entry_of(values, noise)
+            rows.append(row)
     return rows
 
 
@@ -422,7 +232,7 @@ def means() -> list[Row]:
         for mean in MEANS:
             row: Row = {"count": kind, "mean": mean}
             for name in TASKS:
-                task, pools = _outline(name), load_pools(name)
+                task, pools = outline(name), load_pools(name)
                 for epsilon in (1.0, 4.0):
                     count = plans.count_named(kind, mean)
                     noise = plans.noise_of_selection(task, epsilon, count)
@@ -480,8 +290,8 @@ def planning() -> list[Row]:
     """
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for name in TASKS:
-        task = _outline(name)
+    for name in ("mnist", "adult", "fares"):
+        task = outline(name)
         options: dict[str, Callable[[], float]] = {
             "one run": lambda task=task: plans.noise_of_one(task, PLANNED),
             "16 composed": lambda task=task: plans.noise_of_composition(task, PLANNED),
@@ -501,36 +311,47 @@ def planning() -> list[Row]:
     return rows
 
 
-def _outline(name: str) -> Task:
-    """Return a task without records, which is enough to plan."""
-    nothing = torch.empty(0)
-    num_records, rate, steps = {
-        "mnist": (60_000, 1 / 30, 150),
-        "mnist_6000": (6_000, 1 / 30, 150),
-        "adult": (36_000, 1 / 20, 100),
-        "fares": (22_000, 1 / 20, 200),
-    }[name]
-    return Task(
-        name=name,
-        train_inputs=torch.empty(num_records, 0),
-        train_targets=nothing,
-        test_inputs=nothing,
-        test_targets=nothing,
-        num_outputs=1,
-        num_hidden=0,
-        sampling_rate=rate,
-        num_steps=steps,
-    )
+def summary() -> list[Row]:
+    """Tuning against guesses and composition
 
-
-def _column(epsilon: float) -> str:
-    return f"ε {epsilon:g}"
-
-
-def _entry(values: list[float], noise: float) -> str:
-    mean = 100 * statistics.mean(values)
-    error = 100 * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{mean:.2f} ± {error:.2f} ({noise:.2f})"
+    TO DO.
+    """
+    results = json.loads((RESULTS / "selection.json").read_text())
+    rows: list[Row] = []
+    for name in (name for name in TASKS if name in results):
+        for epsilon in plans.EPSILONS:
+            entries = {
+                str(row[""]): float(row[column(epsilon)].split(" ")[0])
+                for row in results[name]
+                if "not possible" not in row[column(epsilon)]
+            }
+            guesses = {
+                label: value
+                for label, value in entries.items()
+                if label.startswith("no tuning") and "knows" not in label
+            }
+            counts = {
+                label.removeprefix("selection, "): value
+                for label, value in entries.items()
+                if label.startswith("selection")
+            }
+            guess, count = (max(d, key=d.__getitem__) for d in (guesses, counts))
+            composed = entries["16 composed, scores nearly free"]
+            default = entries["16 composed, JointBudget's default"]
+            rows.append(
+                {
+                    "task": name,
+                    "ε": epsilon,
+                    "best guess": guesses[guess],
+                    "composed": composed,
+                    **{label: counts[label] for label in SUMMARIZED},
+                    "best count": count,
+                    "best count - composed": f"{counts[count] - composed:+.2f}",
+                    "- JointBudget's default": f"{counts[count] - default:+.2f}",
+                    "- best guess": f"{counts[count] - guesses[guess]:+.2f}",
+                }
+            )
+    return rows
 
 
 SECTIONS = (

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import _selection_plans as plans
 from benchmarks import selection
 from benchmarks._selection_pools import LEVELS, NUM_SETTINGS
+from benchmarks._selection_tables import outline
 from benchmarks._selection_tasks import SPACES, TASKS
 
 pytestmark = pytest.mark.default_device
@@ -54,11 +55,11 @@ def test_the_summary_follows_the_tables(tmp_path, monkeypatch):
 
 
 class TestPlans:
-    task = selection._outline("mnist_6000")
+    task = outline("mnist_6000")
 
     def test_scores_of_few_records_have_more_noise(self):
         assert plans.score_noise(self.task) == pytest.approx(40 / 6000)
-        assert plans.score_noise(selection._outline("mnist")) == 0.002
+        assert plans.score_noise(outline("mnist")) == 0.002
         assert plans.score_event(self.task).noise_multiplier == pytest.approx(40.0)
 
     def test_selection_needs_less_noise_than_composition(self):
