@@ -57,6 +57,9 @@ _TYPICAL_DELTA = 1e-6
 _LARGEST_SCALE = 1e6
 # Each different event costs a convolution. With more of them than this there is no PLD.
 _MOST_PLD_GROUPS = 64
+# A Fourier transform to the power n has rounding errors of about n 2^-53. Those of a
+# delta were at most 1.2 times that, for seven training runs of 200 to 1,000,000 steps.
+_TRANSFORM_ROUNDING = 2.0**-51
 
 
 @dataclass(frozen=True)
@@ -206,8 +209,9 @@ def _reliable_bounds(groups: Groups, delta: float) -> Iterator[Spending]:
         return
     yield from _cheap_bounds(groups, delta)
     pld = total_pld(groups)
-    if pld is not None:
-        epsilon = pld.get_epsilon_for_delta(delta)
+    rounding = transform_rounding(groups)
+    if pld is not None and delta > rounding:
+        epsilon = pld.get_epsilon_for_delta(delta - rounding)
         yield Spending(float(epsilon), "epsilon", "PLD (dp-accounting)")
     elif len(groups) > 1 and _lacks_renyi(groups):
         parts = [spent_at(frozenset({group}), delta / len(groups)) for group in groups]
@@ -265,7 +269,7 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     yield float(compute_delta(RDP_ORDERS, total_rdp(groups), epsilon)[0])
     pld = total_pld(groups)
     if pld is not None:
-        yield float(pld.get_delta_for_epsilon(epsilon))
+        yield float(pld.get_delta_for_epsilon(epsilon)) + transform_rounding(groups)
     elif len(groups) > 1 and _lacks_renyi(groups):  # in proportion to their cost
         costs = {
             group: spent_at(frozenset({group}), _TYPICAL_DELTA) for group in groups
@@ -371,6 +375,14 @@ def total_pld(groups: Groups, coarseness: int = 1) -> PLD | None:
     if smallest > interval:  # a two-point loss on the grid is not rounded at all
         interval = smallest / math.ceil(smallest / interval)
     return pld_on_grid(groups, interval)
+
+
+def transform_rounding(groups: Groups) -> float:
+    """Return a bound on the rounding errors of the deltas of :func:`total_pld`."""
+    composed = sum(number for event, number in groups if event.gdp_mu is None)
+    # All Gaussian releases together are one.
+    composed += any(event.gdp_mu is not None for event, _ in groups)
+    return _TRANSFORM_ROUNDING * composed if composed > 1 else 0.0
 
 
 def pld_on_grid(groups: Groups, interval: float) -> PLD | None:

@@ -49,8 +49,13 @@ class Profile:
     reverse: FloatArray
 
     @classmethod
-    def of_pld(cls, pld: PLD) -> "Profile":
-        """Return the profile of a privacy loss distribution."""
+    def of_pld(cls, pld: PLD, rounding: float = 0.0) -> "Profile":
+        """Return the profile of a privacy loss distribution.
+
+        Args:
+            pld: The distribution.
+            rounding: A bound on the rounding errors of its deltas, which is added.
+        """
         pmfs = [pld._pmf_remove.to_dense_pmf()]
         if not pld._symmetric:
             pmfs.append(pld._pmf_add.to_dense_pmf())
@@ -58,7 +63,7 @@ class Profile:
         size = max(2, *(pmf._lower_loss + len(pmf._probs) for pmf in pmfs), 2)
         size = min(size, math.ceil(LARGEST_EPSILON / interval))
         epsilons = interval * np.arange(size)
-        ways = [_deltas_of(pmf, epsilons) for pmf in pmfs]
+        ways = [np.minimum(1.0, _deltas_of(p, epsilons) + rounding) for p in pmfs]
         # Where both ways have reached their ends, more points say nothing.
         used = [
             np.searchsorted(-way, -max(SMALLEST_DELTA, way[-1] * (1 + 1e-6)))

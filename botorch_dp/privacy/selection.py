@@ -184,7 +184,8 @@ def base_profile(groups: composition.Groups, coarseness: int = 1) -> Profile:
     """
     pld = composition.total_pld(groups, coarseness)
     if pld is not None:
-        return Profile.of_pld(pld)
+        # A selection multiplies rounding errors by the number of its runs.
+        return Profile.of_pld(pld, composition.transform_rounding(groups))
     if coarseness > 1:
         return base_profile(groups)
     largest = composition.spent_at(groups, 1e-15).amount
@@ -234,8 +235,9 @@ def _published_rdp(event: SelectionEvent, base: FloatArray) -> FloatArray:
         added = (1 - 1 / orders) * base - math.log(count.gamma) / orders
         return bound + (1 + count.shape) * max(0.0, float(added.min()))
     if isinstance(count, Poisson) and count.mean >= 1:  # Theorem 6, delta from the PLD
-        deltas = event.bound.profile.delta(np.log1p(1 / (orders - 1)))
-        return bound + count.mean * deltas
+        epsilons = np.log1p(1 / (orders - 1))
+        ways = [way.profile.delta(epsilons) for way in event.bound.ways]
+        return bound + count.mean * np.max(ways, axis=0)
     return np.full_like(orders, np.inf)
 
 

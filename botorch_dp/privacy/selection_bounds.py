@@ -111,11 +111,6 @@ class SelectionBound:
     silent: float
 
     @property
-    def profile(self) -> Profile:
-        """The profile of one run."""
-        return self.ways[0].profile
-
-    @property
     def resolution(self) -> float:
         """A delta below which the bound says no more."""
         ends = [way.delta(2 * LARGEST_EPSILON) for way in self.ways]

@@ -557,3 +557,22 @@ class TestReleasesThatCanFail:
         accountant = account((AssumedEvent(0.5, 1e-6), 2), (PureEvent(0.25), 4))
         epsilon = accountant.get_epsilon(1e-5)
         assert accountant.get_delta(epsilon) == pytest.approx(1e-5, rel=1e-6)
+
+
+def test_rounding_of_fourier_transforms():
+    """The loss of n randomized responses is binomial, even where delta is tiny."""
+    epsilon, number = 0.02, 5000
+    groups = frozenset({(PureEvent(epsilon), number)})
+    k = np.arange(number + 1)
+    log_choose = gammaln(number + 1) - gammaln(k + 1) - gammaln(number - k + 1)
+    log_share = -np.log1p(math.exp(-epsilon))
+    probs = np.exp(log_choose + number * log_share - (number - k) * epsilon)
+    losses = (2 * k - number) * epsilon
+
+    def true_delta(at):
+        return probs @ -np.expm1(np.minimum(at - losses, 0.0))
+
+    for at in np.linspace(7.0, 13.0, 25).tolist():
+        assert true_delta(at) <= composition.delta_at(groups, at)
+    for delta in (1e-8, 1e-10, 1e-11, 1e-12, 1e-13):
+        assert true_delta(composition.spent_at(groups, delta).amount) <= delta

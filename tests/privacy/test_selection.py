@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import dp_accounting
 import numpy as np
@@ -11,6 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 
 from botorch_dp import GDP, RDP, ApproxDP, Ledger, PrivacyAccountant, PureDP
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
@@ -32,7 +34,8 @@ from botorch_dp.privacy import (
 )
 from botorch_dp.privacy.events import RDP_ORDERS
 from botorch_dp.privacy.profiles import Profile
-from botorch_dp.privacy.selection import TRADE_OFF, base_profile
+from botorch_dp.privacy.selection import TRADE_OFF, _published_rdp, base_profile
+from botorch_dp.privacy.selection_bounds import selection_bound
 from tests.privacy.cases import EVENTS, account
 from tests.privacy.selection_cases import COUNTS, GEOMETRIC, gaussian_delta
 
@@ -194,6 +197,39 @@ class TestViews:
         assert found <= epsilon(noise, 1.2 * mean) + 1e-3
         assert found <= epsilon(noise, mean, (0.8, 1.25))
         assert found >= GDP(1 / noise).epsilon(1e-5) * (1 - 1e-3)
+
+
+class TestRounding:
+    def test_of_fourier_transforms(self):
+        """The loss of n randomized responses is binomial."""
+        epsilon, number = 0.02, 5000
+        base = ((PureEvent(epsilon), number),)
+        times = np.arange(number + 1)
+        log_share = -np.log1p(math.exp(-epsilon))
+        log_choose = gammaln(number + 1) - gammaln(times + 1)
+        log_choose = log_choose - gammaln(number - times + 1)
+        probs = np.exp(log_choose + number * log_share - (number - times) * epsilon)
+        losses = (2 * times - number) * epsilon
+        profile = base_profile(frozenset(base))
+        for at in np.linspace(7.0, 15.0, 41):  # delta from 1e-5
+            true = probs @ np.maximum(0.0, -np.expm1(np.minimum(at - losses, 0.0)))
+            bound = float(profile.delta(np.array(at)))
+            assert true <= bound <= 1.01 * true + 2**-50 * number
+
+    def test_not_where_nothing_is_transformed(self):
+        for base in ((GaussianEvent(1.0), 9), (PureEvent(1.0), 1)):
+            assert base_profile(frozenset({base})).deltas[-1] < 1e-20
+
+    def test_published_bounds_use_both_directions(self):
+        count = Poisson(16.0)
+        profile = base_profile(frozenset({(PoissonGaussianEvent(1.0, 0.1), 20)}))
+        found = []
+        for one in (profile, profile.reversed()):
+            bound = selection_bound(one, count)
+            event = SimpleNamespace(count=count, bound=bound)
+            found.append(_published_rdp(event, np.ones_like(RDP_ORDERS)))
+        assert not profile.is_symmetric
+        np.testing.assert_array_equal(*found)
 
 
 class TestComposition:

@@ -8,16 +8,19 @@ another record can enter. The optimizer divides by the expected size of a batch.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Number
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.integrations.opacus.losses import unwatched
+from botorch_dp.integrations.opacus.losses import PrivateOutput, unwatched
+from botorch_dp.integrations.opacus.modules import FixedState
 from botorch_dp.integrations.opacus.private_module import Passes
 
 _NOT_PER_RECORD = (
@@ -29,7 +32,16 @@ _NOT_BATCH_FIRST = (
     "criterion must be given tensors whose first dimension is the batch, such as the "
     "outputs of the module and the targets of the loader. Keep tokens or pixels in a "
     "dimension of their own. Tensors that are the same for all records, such as class "
-    "weights, must be part of the criterion."
+    "weights, must be part of the criterion. To evaluate the module, use "
+    "torch.no_grad()."
+)
+_NOT_AS_RETURNED = (
+    "criterion must be given outputs as the module returned them, with the batch as "
+    "their first dimension. What is computed from them outside of the criterion may "
+    "mix records: compute it in the criterion, which gets one record at a time, or in "
+    "the module. Only squeeze(dim), float(), double() and indices such as [:, i] are "
+    "recognized. The module must return tensors, or tuples, lists or dictionaries of "
+    "them."
 )
 
 
@@ -54,7 +66,10 @@ class PrivateLoss:
 
     def backward(self) -> None:
         """Compute the gradients of all records."""
-        with self._passes.in_backward():
+        with self._passes.in_backward(), warnings.catch_warnings():
+            # Opacus's hooks need no gradients of inputs. The criterion changes filters
+            # of warnings, after which Python repeats those that it would show once.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
             self._terms.sum().backward()
 
     def detach(self) -> Tensor:
@@ -121,10 +136,13 @@ class PrivateCriterion:
                 dimension of every tensor is the batch.
             **kwargs: Further arguments of the criterion.
         """
-        leaves, tree = tree_flatten(unwatched((args, kwargs)))
+        leaves, tree = tree_flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        _check_arguments(leaves)
+        self._check_first_dimensions([leaves[i] for i in places])
+        _check_outputs([leaves[i] for i in places])
+        leaves = unwatched(leaves)
         tensors = [leaves[i] for i in places]
-        self._check_first_dimensions(tensors)
 
         def loss_of_one(*record: Tensor) -> Tensor:
             given = list(leaves)
@@ -136,11 +154,11 @@ class PrivateCriterion:
                 raise InvalidArgumentError(_NOT_PER_RECORD)
             return terms.mean()
 
-        return PrivateLoss(
-            self._terms(loss_of_one, tensors),
-            passes=self._passes,
-            expected_batch_size=self._size,
-        )
+        with self._unchanged():
+            terms = self._terms(loss_of_one, tensors)
+        if terms.requires_grad and not any(t.requires_grad for t in tensors):
+            raise InvalidArgumentError(_NOT_AS_RETURNED)  # it knows them otherwise
+        return PrivateLoss(terms, passes=self._passes, expected_batch_size=self._size)
 
     def _terms(self, loss: Callable[..., Tensor], tensors: list[Tensor]) -> Tensor:
         """Return the losses of all records, each computed on its own."""
@@ -159,6 +177,21 @@ class PrivateCriterion:
                 self._can_batch = False
         return torch.stack([loss(*record) for record in zip(*tensors, strict=True)])
 
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Raise if a loss module stores something of records."""
+        if not isinstance(self._criterion, nn.Module):
+            yield
+            return
+        state = FixedState(self._criterion, set())
+        yield
+        changed = state.changed(set())
+        if changed is not None:
+            raise InvalidArgumentError(
+                f"criterion must not change {changed!r} when it is called: the losses "
+                "of later records would depend on earlier ones."
+            )
+
     def _check_first_dimensions(self, tensors: list[Tensor]) -> None:
         if not tensors or not all(tensor.dim() for tensor in tensors):
             raise InvalidArgumentError(_NOT_BATCH_FIRST)
@@ -166,6 +199,28 @@ class PrivateCriterion:
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if len(sizes) != 1 or (learns and self._passes.sizes() != sizes):
             raise InvalidArgumentError(_NOT_BATCH_FIRST)
+
+
+def _check_arguments(leaves: list[Any]) -> None:
+    """Raise if an argument may contain tensors of a batch that are not found."""
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor | Number | str | None):
+            raise InvalidArgumentError(
+                "criterion must be given tensors, numbers or texts, or tuples, lists "
+                f"or dictionaries of them, got {type(leaf).__name__}: it could not be "
+                "divided into records."
+            )
+
+
+def _check_outputs(tensors: list[Tensor]) -> None:
+    """Raise unless all outputs are those of the module."""
+    for tensor in tensors:
+        if isinstance(tensor, PrivateOutput):
+            is_output = tensor.has_rows_of_records
+        else:
+            is_output = not (tensor.requires_grad and torch.is_grad_enabled())
+        if not is_output:
+            raise InvalidArgumentError(_NOT_AS_RETURNED)
 
 
 def check_criterion(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -181,5 +236,13 @@ def check_criterion(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
             f"criterion must have reduction='none', got reduction={reduction!r}. Each "
             "record's loss is averaged separately; the optimizer divides by the "
             "expected size of a batch."
+        )
+    if isinstance(criterion, nn.Module) and any(
+        parameter.requires_grad for parameter in criterion.parameters()
+    ):
+        raise InvalidArgumentError(
+            "criterion must not have parameters that require gradients, because their "
+            "gradients have no noise: make them a part of the module, or call "
+            "criterion.requires_grad_(False)."
         )
     return criterion

@@ -7,14 +7,15 @@ other records, and clipping does not bound the influence of one record.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from botorch_dp.exceptions import InvalidArgumentError
 
@@ -31,6 +32,14 @@ _LOSSES = {
     )
     if hasattr(functional, name)  # older versions of torch lack some
 }
+# Changes of an output that are usual before a loss and keep row i for record i.
+_ROW_BY_ROW = {
+    Tensor.float,
+    Tensor.double,
+    Tensor.squeeze,
+    torch.squeeze,
+    Tensor.__getitem__,
+}
 _DEFAULT_IGNORED = -100
 _REMEDY = (
     "which makes every record's gradient depend on the other records. Use "
@@ -40,7 +49,25 @@ _REMEDY = (
 
 
 class PrivateOutput(Tensor):
-    """An output of a private module that checks every loss computed from it."""
+    """An output of a private module that checks every loss computed from it.
+
+    Attributes:
+        version: The version of the tensor if row i surely belongs to record i, as in
+            what the module returned. None for what was computed from it, because that
+            may mix records.
+    """
+
+    version: int | None = None
+
+    @property
+    def has_rows_of_records(self) -> bool:
+        """Whether row i belongs to record i, and nothing was written to it."""
+        return self.version is not None and self.version == self._version
+
+    def with_rows_of_records(self) -> "PrivateOutput":
+        """Return the tensor, and note that row i belongs to record i."""
+        self.version = self._version
+        return self
 
     @classmethod
     def __torch_function__(
@@ -55,7 +82,10 @@ class PrivateOutput(Tensor):
         if func in _LOSSES:
             args, given = (func, args, given), {}
             func = call_loss
-        return super().__torch_function__(func, types, args, given)
+        result = super().__torch_function__(func, types, args, given)
+        if func in _ROW_BY_ROW and _keeps_rows(func, args, given):
+            return result.with_rows_of_records()
+        return result
 
 
 class LossGuard(TorchFunctionMode):
@@ -110,16 +140,19 @@ def call_loss(
     return func(*call.args, **call.kwargs).mean()
 
 
-def watched(outputs: Any) -> Any:
-    """Return outputs that check every loss computed from them."""
-    return tree_map(
-        lambda leaf: (
-            leaf.as_subclass(PrivateOutput)
-            if type(leaf) is Tensor and leaf.requires_grad
-            else leaf
-        ),
-        outputs,
-    )
+def watched(outputs: Any, other_rows: Collection[int] = ()) -> Any:
+    """Return outputs that check every loss computed from them.
+
+    Args:
+        outputs: What a module returned.
+        other_rows: The positions of outputs whose first dimension is not the batch.
+    """
+    leaves, tree = tree_flatten(outputs)
+    for i, leaf in enumerate(leaves):
+        if type(leaf) is Tensor and leaf.requires_grad:
+            output = leaf.as_subclass(PrivateOutput)
+            leaves[i] = output if i in other_rows else output.with_rows_of_records()
+    return tree_unflatten(leaves, tree)
 
 
 def unwatched(inputs: Any) -> Any:
@@ -128,6 +161,24 @@ def unwatched(inputs: Any) -> Any:
         lambda leaf: leaf.as_subclass(Tensor) if type(leaf) is PrivateOutput else leaf,
         inputs,
     )
+
+
+def _keeps_rows(func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """Return whether the result has the rows of an output, in their order."""
+    output = args[0] if args else None
+    if not isinstance(output, PrivateOutput) or not output.has_rows_of_records:
+        return False
+    if func is Tensor.__getitem__:
+        index = args[1]  # such as [:, 0]
+        return isinstance(index, tuple) and all(
+            (type(part) is int and place > 0)
+            or (isinstance(part, slice) and (place > 0 or part == slice(None)))
+            for place, part in enumerate(index)
+        )
+    if func in (Tensor.float, Tensor.double):
+        return True
+    dim = args[1] if len(args) > 1 else given.get("dim")
+    return type(dim) is int and dim % max(1, output.dim()) != 0
 
 
 def _reduction(given: Mapping[str, Any]) -> str:

@@ -10,9 +10,11 @@ The same happens if the first dimension of a layer is time. The step is rejected
 number of times differs from the number of records. If every batch has all records, the
 two numbers may always agree, so the module is first called with two other batch sizes.
 With a criterion this happens at every sample rate. The size of a sampled batch is
-secret, so nothing visible may depend on whether it equals the number of times. If it
-does before a step has shown which dimension is the batch, the gradients of that batch
-count as zero.
+secret, so nothing visible may depend on whether it equals the number of times. So the
+gradients of a batch count as zero until an earlier step has shown which dimension is
+the batch: usually those of the first step, whatever the size of its batch is. If only
+batches counted as zero that have as many records as times, one record more or less
+would decide whether all others count.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -61,6 +63,7 @@ class Passes:
         is_unclear: Whether the first dimension of the last inputs may not be the batch.
         num_added: The number of records of the current batch whose gradients are
             already added up.
+        other_outputs: The positions of outputs whose first dimension is not the batch.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Passes:
         self.tried: set[Hashable] = set()
         self.is_unclear = False
         self.num_added = 0
+        self.other_outputs: set[int] = set()
 
     @property
     def has_batches(self) -> bool:
@@ -194,7 +198,9 @@ class PrivateModule(GradSampleModule):
                 "module must not change its parameters when it is called: they would "
                 "depend on records without noise."
             )
-        return watched(outputs) if learns and self.passes.has_batches else outputs
+        if not (learns and self.passes.has_batches):
+            return outputs
+        return watched(outputs, self.passes.other_outputs)
 
     def capture_activations_hook(
         self, module: nn.Module, forward_input: Any, _forward_output: Any
@@ -266,12 +272,14 @@ class PrivateModule(GradSampleModule):
         is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
         if not any(trained) or is_packed or tried in self.passes.tried:
             return
+        # Whatever the size is: one record more or less changes it, and must not decide
+        # whether all the others count.
+        self.passes.is_unclear = True
         sizes = self._rows_of_layers(args, kwargs)
         if len(sizes) != 1 or max(sizes) < 2:
             return
         size = sizes.pop()
         if any(list(tensor.shape).count(size) > 1 for tensor in tensors):
-            self.passes.is_unclear = True
             return
         is_first = any(tensor.dim() and len(tensor) == size for tensor in tensors)
         if not is_first and not self._cells:  # recurrent layers have their own rule
@@ -294,26 +302,36 @@ class PrivateModule(GradSampleModule):
             dummies = [_resized(leaf, size, dummy_size) for leaf in leaves]
             args, kwargs = tree_unflatten(dummies, tree)
             try:
-                sizes = self._rows_of_layers(args, kwargs)
+                sizes, outputs = self._try(args, kwargs)
             except Exception:  # its text may contain values of records
-                sizes = set()
+                sizes, outputs = set(), []
             if sizes != {dummy_size}:
                 raise InvalidArgumentError(_NOT_BATCH_FIRST)
+            self.passes.other_outputs |= {
+                i
+                for i, output in enumerate(outputs)
+                if not isinstance(output, Tensor) or output.shape[:1] != (dummy_size,)
+            }
 
     def _rows_of_layers(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> set[int]:
-        """Call the module and return the first dimensions of its layers' inputs."""
+        return self._try(args, kwargs)[0]
+
+    def _try(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[set[int], list[Any]]:
+        """Return the first dimensions of the inputs of layers, and the outputs."""
         rows: set[int] = set()
         self._tried_rows = rows
         cuda = {p.device for p in self._module.parameters() if p.device.type == "cuda"}
         try:
             # Random layers such as dropout must not draw different numbers later.
             with torch.no_grad(), torch.random.fork_rng(devices=list(cuda)):
-                self._module(*args, **kwargs)
+                outputs = self._module(*args, **kwargs)
         finally:
             self._tried_rows = None
-        return rows
+        return rows, tree_leaves(outputs)
 
     def _see_sequences(
         self, layer: Any, inputs: tuple[Any, ...], named: dict[str, Any]

@@ -11,6 +11,7 @@ from torch import Tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.ledgers import ADJACENCY
 from botorch_dp.integrations.opacus.score import ScorePlan
+from botorch_dp.integrations.opacus.steps import BudgetedOptimizer
 from botorch_dp.integrations.opacus.training import MakesPrivate, PlannedRun
 from botorch_dp.optimizers.selection.private_selection import PrivateSelection
 from botorch_dp.privacy import (
@@ -46,6 +47,7 @@ class SelectionRun(MakesPrivate):
         self._plan, self._score_plan = plan, score_plan
         self._account, self._generator = account, generator
         self._is_trained = False
+        self._optimizer: BudgetedOptimizer | None = None
         self._score: float | None = None
 
     def planned_run(self) -> PlannedRun:
@@ -62,6 +64,19 @@ class SelectionRun(MakesPrivate):
             noise=noise,
         )
         self._is_trained = True
+
+    def _notice_optimizer(self, optimizer: BudgetedOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def end(self) -> None:
+        """End the run.
+
+        A step on the selected model after the selection would be a release that no
+        bound covers. And gradients of records that wait for a step would leave with
+        the model.
+        """
+        if self._optimizer is not None:
+            self._optimizer.end()
 
     def score(self, private_scores: Tensor) -> float:
         """Return the mean of the records' scores with noise; higher is better.
@@ -119,7 +134,10 @@ class TrainAndScore:
         run = SelectionRun(
             self.plan, self.score_plan, account=account, generator=generator
         )
-        return run.check(self.function(x, run))
+        try:
+            return run.check(self.function(x, run))
+        finally:
+            run.end()
 
 
 class JointSelection(PrivateSelection):

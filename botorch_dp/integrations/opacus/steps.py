@@ -252,6 +252,11 @@ class BudgetedOptimizer(DPOptimizer):
         self._forget_gradients(keep=[])
         self._forget_sums()
 
+    def end(self) -> None:
+        """End the run: refuse further steps, and drop what was not released."""
+        self.steps_left = 0
+        self.discard()
+
     def __reduce__(self) -> NoReturn:
         raise InvalidArgumentError(
             "This optimizer cannot be copied or saved: a copy could take steps that "
@@ -262,8 +267,9 @@ class BudgetedOptimizer(DPOptimizer):
         """Raise unless the next step is paid for and follows the plan."""
         if self.steps_left < 1:
             raise BudgetExceededError(
-                f"All {self._num_steps} steps of this run have been taken. Nothing was "
-                "drawn and no parameter changed: plan more steps_per_run."
+                f"All {self._num_steps} steps of this run have been taken, or it has "
+                "ended. Nothing was drawn and no parameter changed: plan more "
+                "steps_per_run."
             )
         for name, value in self._planned.items():
             if getattr(self, name) != value:

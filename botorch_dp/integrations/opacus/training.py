@@ -143,7 +143,7 @@ class MakesPrivate(ABC):
         Raises:
             BudgetExceededError: If no run is left; nothing is charged.
         """
-        return make_private(
+        parts = make_private(
             module=module,
             optimizer=optimizer,
             criterion=criterion,
@@ -154,6 +154,12 @@ class MakesPrivate(ABC):
             plan=self.planned_run(),
             pay=self.pay_for_run,
         )
+        self._notice_optimizer(parts[1])
+        return parts
+
+    def _notice_optimizer(self, optimizer: BudgetedOptimizer) -> None:
+        """Learn the optimizer of a run that was paid for."""
+        del optimizer
 
 
 def make_private(

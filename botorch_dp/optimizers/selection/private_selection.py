@@ -84,8 +84,9 @@ class PrivateSelection:
     The ledger is charged once, before the first run, from the distribution of the
     number of runs. That number, the other runs, their scores and models are never
     shown and not kept: there is no progress bar, no history and no checkpoint, because
-    each of them would tell of runs that were not selected. For this reason the class
-    has no ``ask`` and ``tell`` and no ``state_dict``.
+    each of them would tell of runs that were not selected. Warnings of the function are
+    ignored, because their number would tell the number of runs. For these reasons the
+    class has no ``ask`` and ``tell`` and no ``state_dict``.
 
     Every call of :meth:`run` is a new selection and pays again. A call that is
     interrupted, or whose ``train_and_score`` raises, has paid and releases nothing

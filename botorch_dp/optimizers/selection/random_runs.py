@@ -13,7 +13,7 @@ from botorch_dp.optimizers.selection.adaptive import (
     proposal_density,
 )
 from botorch_dp.optimizers.selection.candidates import Candidates, FiniteCandidates
-from botorch_dp.optimizers.selection.randomness import fresh_globals
+from botorch_dp.optimizers.selection.randomness import fresh_globals, silence
 from botorch_dp.optimizers.selection.runs import (
     BestRun,
     RunOutcome,
@@ -72,7 +72,7 @@ class RandomRuns:
         # The first error is selected, like a random one of several. Not so in parallel,
         # where the first to end need not be the first.
         may_stop = self._pad_to is None and self._n_jobs == 1
-        with fresh_globals(self._seed()):
+        with fresh_globals(self._seed()), silence():
             runs = self._one_by_one if self._n_jobs == 1 else self._in_parallel
             for index, tie, outcome in runs(terms, num_made):
                 if index < num_counted:

@@ -1,12 +1,14 @@
-"""Global random numbers inside a run: new ones for every process, restored at the end.
+"""Global random numbers and warnings inside a run: what other runs must not tell.
 
 A new process begins with torch's default seed, so two workers would shuffle and
 initialize alike, and their runs would not be independent. And whoever knows the state
-of a global generator before and after a selection could count the runs.
+of a global generator before and after a selection could count the runs. So could
+whoever counts the warnings of a training loop: those of torch come once for each step.
 """
 
 import contextlib
 import random
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,3 +43,11 @@ def fresh_globals(seed: int) -> Iterator[None]:
         finally:
             random.setstate(state)
             np.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Drop all warnings, and restore the filters afterwards."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -21,7 +21,7 @@ from torch import Tensor
 from botorch_dp._validation import describe_private
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.selection.meter import RunMeter
-from botorch_dp.optimizers.selection.randomness import seed_globals
+from botorch_dp.optimizers.selection.randomness import seed_globals, silence
 from botorch_dp.privacy.entries import check_plan
 from botorch_dp.privacy.events import PrivacyEvent
 
@@ -87,9 +87,12 @@ def make_run(
     meter = RunMeter(
         terms.base, adjacency=terms.adjacency, unit=terms.unit, seeded=terms.seeded
     )
+    # The selection has silenced its own process.
+    quiet = silence() if is_elsewhere else contextlib.nullcontext()
     try:
         if terms.takes_account:
-            returned = terms.train_and_score(x, meter)
+            with quiet:
+                returned = terms.train_and_score(x, meter)
             if not meter.is_used:
                 raise InvalidArgumentError(
                     "train_and_score must charge its account: pass it to the "
@@ -97,7 +100,8 @@ def make_run(
                     "if the run pays in another way."
                 )
         else:
-            returned = terms.train_and_score(x)
+            with quiet:
+                returned = terms.train_and_score(x)
         score, model = _score_and_model(returned)
         return RunOutcome(x, score, model)
     except catch as error:

@@ -20,6 +20,9 @@ vote costs the same however many candidates there are:
 * ``"nobody"``: each agent adds all the noise that protects it, so that even its own
   ballot may be seen. The noise of the sums is :math:`\sqrt N` times as large.
 
+In the last two, an agent whose marks are zero still sends its noise. If it sent
+nothing at all, its absence would show.
+
 Gaussian noise protects all sums together. Its size grows with the norm of a ballot,
 hence with the number of candidates. It protects the ballot minus its mean, which
 decides the same winner and is at most half as long.
@@ -65,9 +68,11 @@ _TRUST = {
     "them up, to release the winner alone, and to keep everything else secret",
     "aggregation": "secure aggregation: nobody sees the marks of an agent; at least "
     "{num_honest} agents other than those who try to learn something add their share "
-    "of the noise. Noise and sums are taken as real numbers; a protocol that rounds "
-    "them to integers needs an analysis of its own",
-    "nobody": "local: each agent adds noise to its marks before it sends them",
+    "of the noise. An agent without marks adds its share as well; otherwise its "
+    "absence is not protected. Noise and sums are taken as real numbers; a protocol "
+    "that rounds them to integers needs an analysis of its own",
+    "nobody": "local: each agent adds noise to its marks before it sends them. An "
+    "agent without marks sends noise alone; otherwise its absence is not protected",
 }
 TRUST = tuple(_TRUST)
 _ASSUMPTIONS = (

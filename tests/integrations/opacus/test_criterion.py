@@ -197,6 +197,14 @@ class TestValues:
         assert (three / 3).item() == pytest.approx(one.item())
         assert (one * 3).detach().shape == ()
 
+    @pytest.mark.filterwarnings("error")
+    def test_a_hook_without_gradients_of_inputs_is_no_warning(self):
+        module, _, private, loader = run(
+            labels(), nn.CrossEntropyLoss(reduction="none")
+        )
+        inputs, targets = next(iter(loader))
+        private(module(inputs), targets).backward()
+
     def test_an_empty_batch(self):
         module, _, private, _ = run(labels(), nn.CrossEntropyLoss(reduction="none"))
         inputs = torch.zeros(0, 2)
@@ -213,6 +221,171 @@ class TestValues:
         with torch.no_grad():
             loss = private(module(inputs)[:7], targets[:7])
         assert loss.item() > 0
+
+
+def sums_of(x, y, criterion, loss, module=None):
+    """The sum of clipped gradients if ``loss`` computes the loss of all records."""
+    module = nn.Linear(x.shape[-1], CLASSES, bias=False) if module is None else module
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 0.1)
+    module, optimizer, private, loader = full_batch().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
+        criterion=criterion,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+        max_grad_norm=1.0,
+    )
+    loss(module, private, *next(iter(loader))).backward()
+    optimizer.clip_and_accumulate()
+    return torch.cat([optimizer._sums[p] for p in optimizer.params])
+
+
+def squares(x, y):
+    return ((x - y.reshape(-1, 1)) ** 2).mean(1)
+
+
+def in_place(module, criterion, x, y):
+    outputs = module(x)
+    with torch.no_grad():
+        outputs -= outputs.mean(0)
+    return criterion(outputs, y)
+
+
+class Box:
+    """Something whose tensors are not found."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+OUTPUTS_OF_ANOTHER = []
+
+
+class TimeFirst(nn.Module):
+    """One row for each record in every layer, but outputs with time first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, CLASSES)
+
+    def forward(self, x):
+        return self.layer(x).transpose(0, 1), x.mean()
+
+
+MIXED = {
+    "centered": (squares, lambda m, c, x, y: c(m(x) - m(x).mean(0), y)),
+    "contrastive": (squares, lambda m, c, x, y: c(m(x) @ m(x).T, y)),
+    "reordered": (squares, lambda m, c, x, y: c(m(x).flip(0), y)),
+    "in place": (squares, in_place),
+    "a target": (
+        lambda x, y: ((x - y) ** 2).mean(1),
+        lambda m, c, x, y: c(m(x), m(x).detach().mean(0).expand(len(x), -1)),
+    ),
+    "rows": (squares, lambda m, c, x, y: c(m(x)[torch.arange(len(x)) * 0, :], y)),
+    "few rows": (squares, lambda m, c, x, y: c(m(x)[0:, :], y)),
+    "first dimension": (squares, lambda m, c, x, y: c(m(x).squeeze(0), y)),
+    "any dimension": (squares, lambda m, c, x, y: c(m(x).squeeze(), y)),
+    "known otherwise": (
+        lambda y: (OUTPUTS_OF_ANOTHER[-1].mean() - y) ** 2,
+        lambda m, c, x, y: (OUTPUTS_OF_ANOTHER.append(m(x)), c(y))[1],
+    ),
+    "a layer": (squares, lambda m, c, x, y: c(m._module(x), y)),
+}
+
+
+class TestOutputs:
+    x = 3.0 + torch.arange(N * 2.0, device="cpu").reshape(N, 2) / N
+    y = torch.zeros(N, device="cpu")
+
+    @pytest.mark.parametrize("name", MIXED)
+    def test_computed_from_several_records(self, name):
+        criterion, loss = MIXED[name]
+        with pytest.raises(InvalidArgumentError, match="first dimension"):
+            sums_of(self.x, self.y, criterion, loss)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x: x,
+            lambda x: x.squeeze(2),
+            lambda x: torch.squeeze(x, dim=-1),
+            lambda x: x[:, 0],
+            lambda x: x[:, :2].double(),
+            lambda x: x.float(),
+        ],
+    )
+    def test_computed_row_by_row(self, change):
+        sums = [
+            sums_of(
+                self.x,
+                self.y + 1.0,
+                criterion,
+                lambda m, c, x, y, f=f: c(f(m(x)), y),
+                nn.Sequential(nn.Linear(2, CLASSES), nn.Unflatten(1, (CLASSES, 1))),
+            )
+            for criterion, f in (
+                (lambda x, y: squares(x.flatten(1), y), change),
+                (lambda x, y: squares(change(x).flatten(1), y), lambda x: x),
+            )
+        ]
+        torch.testing.assert_close(*sums)
+        assert float(sums[0].norm()) > 0
+
+    def test_in_something_unknown(self):
+        def criterion(box, y):
+            return (box.tensor - y) ** 2
+
+        for leaf in (Box, lambda tensor: tensor.detach().numpy()):
+            with pytest.raises(InvalidArgumentError, match="divided into records"):
+                sums_of(
+                    self.x,
+                    self.y,
+                    criterion,
+                    lambda m, c, x, y, leaf=leaf: c(leaf(m(x)), y),
+                )
+
+    def test_with_time_first(self):
+        # As many times as records, so that sizes alone do not tell.
+        x = self.x[:9, None, :].expand(9, 9, 2).contiguous()
+
+        def loss(module, criterion, inputs, targets):
+            return criterion(module(inputs)[0], targets)
+
+        with pytest.raises(InvalidArgumentError, match="as the module returned them"):
+            sums_of(x, self.y[:9], lambda x, y: squares(x[0], y), loss, TimeFirst())
+
+
+class Remembers(nn.Module):
+    """A loss that depends on the records before it."""
+
+    def __init__(self, is_remembering):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1, device="cpu"))
+        self.is_remembering = is_remembering
+
+    def forward(self, x, y):
+        if self.is_remembering:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return (x.mean(1) - self.mean - y) ** 2
+
+
+class TestLossModules:
+    def test_that_remember_records(self):
+        x, y = TestOutputs.x, TestOutputs.y
+
+        def loss(module, criterion, inputs, targets):
+            return criterion(module(inputs), targets)
+
+        assert float(sums_of(x, y, Remembers(False), loss).norm()) > 0
+        with pytest.raises(InvalidArgumentError, match="'mean' when it is called"):
+            sums_of(x, y, Remembers(True), loss)
+
+    def test_with_parameters(self):
+        criterion = Remembers(False)
+        criterion.scale = nn.Parameter(torch.ones(1))
+        with pytest.raises(InvalidArgumentError, match="require gradients"):
+            run(labels(), criterion)
+        run(labels(), criterion.requires_grad_(False))
 
 
 class TestRefused:

@@ -175,15 +175,19 @@ def loader():
     return DataLoader(TensorDataset(*records()), batch_size=30)
 
 
-def train(rate, run, epochs=2):
+def parts(run, rate=0.1):
     module = nn.Linear(2, 2)
-    module, optimizer, criterion, batches = run.make_private(
+    return run.make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=rate),
         criterion=nn.CrossEntropyLoss(reduction="none"),
         data_loader=loader(),
         max_grad_norm=1.0,
     )
+
+
+def train(rate, run, epochs=2):
+    module, optimizer, criterion, batches = parts(run, rate)
     for _ in range(epochs):
         for inputs, targets in batches:
             optimizer.zero_grad()
@@ -300,6 +304,37 @@ class TestSelect:
             train_and_score, one.planned_run(), one.score_plan, is_seeded=True
         )
         assert pickle.loads(pickle.dumps(function)) == function
+
+    def test_the_model_leaves_without_gradients_of_records(self):
+        def function(rate, run):
+            module, optimizer, criterion, batches = parts(run)
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                criterion(module(inputs), targets).backward()  # and no step
+            kept.append(module)
+            return run.score(scores(module)), module
+
+        kept = []
+        result = budget(count=FIXED).select([0.1], function)
+        assert result.model in kept
+        for parameter in [p for module in kept for p in module.parameters()]:
+            assert parameter.grad is None
+            assert parameter.grad_sample is None
+
+    def test_no_step_after_the_run(self):
+        def function(rate, run):
+            kept.append(parts(run))
+            return run.score(scores(kept[-1][0])), kept[-1][0]
+
+        kept = []
+        budget(count=FIXED).select([0.1], function)
+        for module, optimizer, criterion, batches in kept:
+            before = module._module.weight.clone()
+            for inputs, targets in batches:
+                criterion(module(inputs), targets).backward()
+                with pytest.raises(BudgetExceededError, match="it has ended"):
+                    optimizer.step()
+            assert torch.equal(module._module.weight, before)
 
     def test_a_box(self):
         bounds = torch.tensor([[0.01], [1.0]], dtype=torch.float64)

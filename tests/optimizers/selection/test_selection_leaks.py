@@ -25,8 +25,37 @@ EVENT = GaussianEvent(2.0)
 FIVE = Binomial(5, 1.0)  # always five runs
 
 
+def _warns(x):
+    warnings.warn("one step", stacklevel=1)
+    return x
+
+
 def select(count=FIVE, candidates=XS, base=EVENT, **kwargs):
     return PrivateSelection(candidates, base=base, count=count, **kwargs)
+
+
+def warns(x):
+    warnings.warn("mine", UserWarning, stacklevel=1)
+    return x
+
+
+class TestWarnings:
+    """Their number would be the number of runs."""
+
+    @pytest.mark.parametrize("adaptive", [False, True])
+    def test_of_runs(self, adaptive, double):
+        candidates = torch.linspace(0, 1, 4, **double).unsqueeze(-1)
+        proposals = GPProposals((0.5, 2.0)) if adaptive else None
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            select(candidates=candidates, proposals=proposals).run(warns)
+            assert [w for w in shown if "mine" in str(w.message)] == []
+            warns(0.5)  # afterwards they are shown again
+        assert len([w for w in shown if "mine" in str(w.message)]) == 1
+
+    def test_in_processes(self, capfd):
+        select(n_jobs=2).run(warns)
+        assert "mine" not in capfd.readouterr().err
 
 
 class TestInterrupted:
@@ -148,6 +177,18 @@ class TestNothingLeaks:
         captured = capfd.readouterr()
         assert captured.out == captured.err == ""
         assert not caplog.records
+
+    @pytest.mark.parametrize("backend", [None, "threading", "loky"])
+    def test_warnings_do_not_tell_the_number_of_runs(self, backend, capfd):
+        joblib = pytest.importorskip("joblib")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with joblib.parallel_config(backend=backend or "threading"):
+                select(n_jobs=2 if backend else 1).run(_warns)
+            assert not caught
+            _warns(0.5)  # the filters were restored
+            assert len(caught) == 1
+        assert capfd.readouterr().err == ""  # of other processes
 
     def test_global_generators_do_not_tell_the_number_of_runs(self):
         def draws(x):

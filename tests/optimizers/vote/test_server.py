@@ -301,7 +301,12 @@ class TestAccounting:
 
     @pytest.mark.parametrize(
         ("trust", "words"),
-        [("aggregation", "at least 6 agents"), ("nobody", "local: each agent adds")],
+        [
+            ("aggregation", "at least 6 agents"),
+            ("aggregation", "its absence is not protected"),
+            ("nobody", "local: each agent adds"),
+            ("nobody", "its absence is not protected"),
+        ],
     )
     def test_certificate_says_who_is_trusted(self, trust, words):
         made = server(trust=trust)
