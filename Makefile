@@ -81,6 +81,7 @@ benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in bench
 	$(BIN)/python -m benchmarks.private_vote
 	$(BIN)/python -m benchmarks.sklearn_search
 	$(BIN)/python -m benchmarks.private_training
+	$(BIN)/python -m benchmarks.selection
 	$(BIN)/python -m benchmarks.imports
 	$(BIN)/python -m benchmarks.arena
 	$(BIN)/python -m benchmarks.arena --real

@@ -17,7 +17,7 @@ from benchmarks._common import RESULTS, page
 SOURCES = RESULTS.parent
 ARENA = "arena"
 # Results that are shown on the page of others.
-PARTS = ("arena_real",)
+PARTS = ("arena_real", "selection_pools")
 RAW = "The numbers: `benchmarks/results/{name}.json`; the code: `benchmarks/{name}.py`."
 
 
