@@ -341,8 +341,9 @@ def summary() -> list[Row]:
       Where good settings are rare (fares), Poisson; where noise matters (few records,
       small epsilon), floors.
     * Adaptive proposals gain about one standard error at epsilon 8 at most, lose at
-      small epsilon, or are not possible; Poisson counts are better everywhere. Following released scores (EI) improves composed
-      runs by up to 1.2 points, and on fares it is the best search with 16 runs.
+      small epsilon, or are not possible; Poisson counts are better everywhere.
+    * Following released scores (EI) improves composed runs by up to 1.2 points, and on
+      fares it is the best search with 16 runs.
     * Planning ten options takes 1.5 to 2.1 seconds; the aim was two.
 
     Decided after results had been seen: MNIST with 6,000 records, and the rule for the
