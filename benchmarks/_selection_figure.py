@@ -35,7 +35,7 @@ from botorch_dp.privacy.counts import (
 )
 from botorch_dp.privacy.loss_distributions import RDP_ORDERS
 from botorch_dp.privacy.profiles import Profile
-from botorch_dp.privacy.selection import SelectionEvent
+from botorch_dp.privacy.selection import SelectionEvent, base_profile
 
 FloatArray = npt.NDArray[np.float64]
 NUM_SHOWN = 400
@@ -160,7 +160,7 @@ def total_rdp() -> FloatArray:
 
 def _symmetric_profile(event: SelectionEvent) -> Profile:
     """Return the larger delta of both directions of one run."""
-    profile = event.bound.profile
+    profile = base_profile(frozenset(event.base))
     deltas = np.maximum(profile.deltas, profile.reverse)
     return Profile(profile.epsilons, deltas, deltas)
 

@@ -10,6 +10,7 @@ from botorch_dp.privacy import ApproxDP, GaussianEvent, PoissonGaussianEvent
 from botorch_dp.privacy.composition import pld_on_grid
 from botorch_dp.privacy.counts import Count
 from botorch_dp.privacy.profiles import Profile
+from botorch_dp.privacy.selection import SelectionEvent
 from botorch_dp.privacy.selection_bounds import selection_bound
 from botorch_dp.privacy.selection_planning import least_noise
 
@@ -129,7 +130,12 @@ def _adaptive_noise(
     while high / low > 1.005:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    while True:  # the accountant has the last word
+        step = PoissonGaussianEvent(high, sampling_rate)
+        event = SelectionEvent(((step, num_steps), (score, 1)), count, ratios)
+        if event.epsilon_at(DELTA) <= epsilon:
+            return high
+        high *= 1.001
 
 
 def count_named(name: str, mean: float) -> Count:

@@ -190,9 +190,9 @@ def around_the_guess() -> list[Row]:
     them. "Drawn": learning rates and clip norms are drawn within a factor of ten, both
     ways, of the guess for a random optimizer. "Listed": the library's
     `settings_around`, which was written after the results of MNIST had been seen as
-    well: half of its candidates are the guesses themselves. Three pools of 32 settings, each trained
-    at the noise of its method, otherwise as MNIST. The guesses with the same steps are
-    in the table of MNIST.
+    well: half of its candidates are the guesses themselves. Three pools of 32 settings,
+    each trained at the noise of its method, otherwise as MNIST. The guesses with the
+    same steps are in the table of MNIST.
     """
     torch.set_num_threads(1)
     task = TASKS["mnist"]()
@@ -331,7 +331,8 @@ def summary() -> list[Row]:
       guess without tuning is the better choice.
     * *Where nobody knows a good setting, it should beat every guess.* On fares, Poisson
       does, by 1.5 to 7.5 points, and so do composed runs. At epsilon 1 the other counts
-      are at or below the best guess, and the logarithmic count is below it everywhere.
+      are within the errors of the best guess ("at least 3" and "at least 4") or below
+      it, and the logarithmic count is below it everywhere.
       Someone who knows the units and takes Adam's guess does better than all of them
       (79.3 to 79.5); the linear scaling rule diverges there in known units from epsilon
       2 on.
@@ -339,10 +340,11 @@ def summary() -> list[Row]:
       Geometric and logarithmic counts without a floor draw a single run too often.
       Where good settings are rare (fares), Poisson; where noise matters (few records,
       small epsilon), floors.
-    * Adaptive proposals gain nothing beyond the standard errors at epsilon 8, cost far
-      more below, or are not possible. Following released scores (EI) improves composed
-      runs by up to 1.2 points, and on fares it is the best search with 16 runs.
-    * Planning ten options takes two to three seconds, on a machine that was busy.
+    * Adaptive proposals gain about one standard error at epsilon 8 at most, lose at
+      small epsilon, or are not possible; Poisson counts are better everywhere.
+    * Following released scores (EI) improves composed runs by up to 1.2 points, and on
+      fares it is the best search with 16 runs.
+    * Planning ten options takes 1.5 to 2.1 seconds; the aim was two.
 
     Decided after results had been seen: MNIST with 6,000 records, and the rule for the
     noise of scores that it needed; the search around the guess, its size, and the
