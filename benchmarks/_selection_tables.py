@@ -21,7 +21,9 @@ from benchmarks._selection_methods import (
 from benchmarks._selection_pools import Pool, load_pools
 from benchmarks._selection_tasks import SPACES, TASKS
 from benchmarks._training_pools import Task, train
+from botorch_dp.integrations.opacus import recommended_count
 from botorch_dp.optimizers.selection.adaptive import GPProposals, Proposals
+from botorch_dp.privacy.counts import Count
 
 MEAN = 16
 TABLE_COUNTS = (
@@ -34,6 +36,7 @@ TABLE_COUNTS = (
     "geometric, at least 3",
     "geometric, at least 4",
 )
+DEFAULT = "selection, shape 3 (the default of JointBudget)"
 ADAPTIVE, RATIOS = "geometric", ((0.8, 1.25), (0.5, 2.0))
 Score = Callable[[Pool, int], float]
 # The noise of a method and its score on a pool, at an epsilon, if it can be reached.
@@ -107,9 +110,8 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
             seed=seed,
         )
 
-    def selected(kind: str, mean: float) -> Method:
+    def selected(count: Count) -> Method:
         def method(epsilon: float) -> tuple[float, Score]:
-            count = plans.count_named(kind, mean)
             noise = plans.noise_of_selection(task, epsilon, count)
             return noise, best(
                 count.probabilities(count.most), noise, plans.score_noise(task)
@@ -129,7 +131,11 @@ def _methods(name: str, task: Task) -> dict[str, Method]:
         "16 composed, JointBudget's default": joint,
         "16 composed, scores nearly free": composed,
         "16 composed, following released scores (EI)": released,
-        **{f"selection, {kind}": selected(kind, MEAN) for kind in TABLE_COUNTS},
+        DEFAULT: selected(recommended_count(MEAN)),
+        **{
+            f"selection, {kind}": selected(plans.count_named(kind, MEAN))
+            for kind in TABLE_COUNTS
+        },
         **_adaptive(name, task),
         "best of the pool without noise (not private)": not_private,
     }
