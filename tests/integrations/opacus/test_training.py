@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import SystemNoise
 from tests.integrations.opacus.runs import RENYI, joint_budget, no_noise, seeded
+from tests.integrations.opacus.test_criterion import TimeFirst
 from tests.integrations.opacus.test_time_first import Recurrent, Transposing, linear
 
 pytestmark = [
@@ -130,6 +131,13 @@ class TestSampledBatches:
         with pytest.raises(InvalidArgumentError, match="first dimension"):
             step(parts, next(batches), change)
         assert all(map(torch.equal, module.parameters(), before))
+
+    def test_outputs_with_time_first_are_remembered(self, monkeypatch):
+        choose_sizes(monkeypatch, 9, T)
+        parts = run(TimeFirst())
+        for batch in parts[3]:  # the second one has as many records as times
+            with pytest.raises(InvalidArgumentError, match="criterion must be given"):
+                parts[2](parts[0](batch[0])[0], batch[1])
 
     @pytest.mark.parametrize("batch_first", [True, False])
     def test_recurrent_layers_by_their_own_rule(self, batch_first, monkeypatch):
