@@ -110,7 +110,7 @@ class PrivateVote(VoteServer):
             scores: An ``N x s`` tensor: private, maximized. A score that is not finite
                 counts as the worst.
             where: An ``N`` tensor of booleans: which agents take part; all if None. The
-                scores of the others do not count. This is private, too.
+                scores of the others do not count. Who takes part is private as well.
         """
         if self._asked is None:
             raise OptimizerStateError("tell needs an ask() before it.")
