@@ -25,7 +25,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,12 +45,12 @@ class NoiseSource(ABC):
     def add_gaussian(self, private_value: Tensor, std: float) -> Tensor:
         """Return the value plus independent N(0, std^2) noise on every entry."""
         noise = self._normal(private_value.shape, private_value.device)
-        return (private_value.double() + std * noise).to(private_value.dtype)
+        return noise.mul_(std).add_(private_value).to(private_value.dtype)
 
     def add_laplace(self, private_value: Tensor, scale: float) -> Tensor:
         """Return the value plus independent Laplace(scale) noise on every entry."""
         noise = self._laplace(private_value.shape, private_value.device)
-        return (private_value.double() + scale * noise).to(private_value.dtype)
+        return noise.mul_(scale).add_(private_value).to(private_value.dtype)
 
     def noisy_argmax(self, private_chunks: Iterable[Tensor], scale: float) -> Tensor:
         """Return the index of the largest score after Gumbel(scale) noise.
@@ -130,11 +129,11 @@ class NoiseSource(ABC):
 
     @abstractmethod
     def _normal(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Return standard normal doubles."""
+        """Return standard normal doubles, in memory that the caller may overwrite."""
 
     @abstractmethod
     def _laplace(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Return standard Laplace doubles."""
+        """Return standard Laplace doubles, in memory that the caller may overwrite."""
 
     def check_device(self, device: torch.device) -> None:
         """Raise if the source cannot draw for tensors on ``device``."""
@@ -184,8 +183,9 @@ class SeededNoise(NoiseSource):
 class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy, never seeded.
 
-    63 random bits give a probability in (0, 1/2) and one bit gives a sign, so the tails
-    reach 9.2 standard deviations; the probability beyond is less than 2^-64.
+    64 random bits give a probability in (0, 1/2) and a sign, so the tails reach 9.2
+    standard deviations; the probability beyond is less than 2^-64. The bits go to the
+    device in one transfer and become noise there.
     """
 
     name = "system"
@@ -193,29 +193,28 @@ class SystemNoise(NoiseSource):
 
     def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Return doubles strictly between zero and one."""
-        half, sign = self._half_and_sign(shape, device)
-        return torch.where(sign > 0, half, 1.0 - half).clamp(max=1.0 - 2.0**-53)
+        half = self._signed_half(shape, device)
+        return torch.where(half > 0, half, 1.0 + half).clamp_(max=1.0 - 2.0**-53)
 
     def _normal(self, shape: torch.Size, device: torch.device) -> Tensor:
-        half, sign = self._half_and_sign(shape, device)
-        return sign * torch.special.ndtri(half)
+        half = self._signed_half(shape, device)
+        return torch.special.ndtri(half.abs()).copysign_(half)
 
     def _laplace(self, shape: torch.Size, device: torch.device) -> Tensor:
-        half, sign = self._half_and_sign(shape, device)
-        return sign * (2.0 * half).log()
+        half = self._signed_half(shape, device)
+        return half.abs().mul_(2.0).log_().copysign_(half)
 
     @staticmethod
-    def _half_and_sign(
-        shape: torch.Size, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """Return uniforms in (0, 1/2) with full precision near zero, and signs."""
-        words = np.frombuffer(os.urandom(8 * shape.numel()), dtype=np.uint64)
-        half = ((words >> 1).astype(np.float64) + 0.5) * 2.0**-64
-        sign = np.where(words & 1, 1.0, -1.0)
-        return (
-            torch.from_numpy(half).reshape(shape).to(device),
-            torch.from_numpy(sign).reshape(shape).to(device),
-        )
+    def _signed_half(shape: torch.Size, device: torch.device) -> Tensor:
+        """Return uniforms in (-1/2, 1/2), never zero, with full precision near it.
+
+        A random 64-bit integer w is as likely as -1 - w, and w + 1/2 is symmetric.
+        """
+        words = torch.zeros(shape, dtype=torch.int64, device="cpu")
+        if shape.numel():
+            entropy = bytearray(os.urandom(8 * shape.numel()))
+            words = torch.frombuffer(entropy, dtype=torch.int64).reshape(shape)
+        return words.to(device).double().add_(0.5).mul_(2.0**-64)
 
 
 class SecureNoise(SystemNoise):

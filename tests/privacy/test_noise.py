@@ -8,13 +8,14 @@ finds a scale that is 10 % off with probability above 99 %, and each test shows 
 import math
 import os
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import SecureNoise, SeededNoise, SystemNoise
+from botorch_dp.privacy import NoiseSource, SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy import noise as noise_module
 
 CPU = torch.device("cpu")
@@ -109,16 +110,44 @@ class TestDistributions:
 
 
 class TestSystemNoise:
-    def test_tails_are_not_truncated(self, monkeypatch, double):
-        # All-zero and all-one words are the ends of the range.
-        ends = {"zeros": b"\x00" * 8, "ones": b"\xff" * 8}
-        found = {}
-        for name, word in ends.items():
-            monkeypatch.setattr(os, "urandom", lambda size, w=word: w * (size // 8))
-            found[name] = float(SystemNoise().add_gaussian(torch.zeros(1, **double), 1))
-        assert found["zeros"] == pytest.approx(9.13, abs=0.1)  # Phi(-9.13) = 2^-65
-        assert abs(found["ones"]) < 1e-15
-        assert math.isfinite(found["zeros"])
+    @staticmethod
+    def _noise_of(word, add, monkeypatch, double):
+        monkeypatch.setattr(os, "urandom", lambda size: word * (size // 8))
+        return float(add(SystemNoise(), torch.zeros(1, **double), 1.0))
+
+    @pytest.mark.parametrize("add", [NoiseSource.add_gaussian, NoiseSource.add_laplace])
+    @pytest.mark.parametrize(
+        ("word", "expected"),
+        [
+            # The integers 0 and -1 are next to zero, where the tails are.
+            (b"\x00" * 8, {"add_gaussian": 9.155, "add_laplace": 44.361}),
+            (b"\xff" * 8, {"add_gaussian": -9.155, "add_laplace": -44.361}),
+            # The largest and the smallest integer are the middle of the distribution.
+            (b"\xff" * 7 + b"\x7f", {"add_gaussian": 0.0, "add_laplace": 0.0}),
+            (b"\x00" * 7 + b"\x80", {"add_gaussian": 0.0, "add_laplace": 0.0}),
+        ],
+    )
+    def test_tails_are_not_truncated(self, word, expected, add, monkeypatch, double):
+        # Phi(-9.155) = 2^-65, and exp(-44.361) = 2^-64.
+        found = self._noise_of(word, add, monkeypatch, double)
+        assert found == pytest.approx(expected[add.__name__], abs=1e-3)
+
+    def test_words_are_quantiles(self, monkeypatch, double):
+        # In 40 digits: word w is the quantile (w + 1/2) / 2^64, mirrored for w < 0.
+        for word in (1, 12345, 2**40 + 1, 2**62, -2, -(2**50), -(2**63) + 2**40):
+            data = word.to_bytes(8, "little", signed=True)
+            noise = NoiseSource.add_gaussian
+            found = self._noise_of(data, noise, monkeypatch, double)
+            with mpmath.workdps(40):
+                half = abs(mpmath.mpf(2 * word + 1)) / 2**65
+                quantile = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * half)
+            assert found == pytest.approx(math.copysign(quantile, word), rel=1e-14)
+
+    def test_no_numbers_need_no_entropy(self, double):
+        assert SystemNoise().add_gaussian(torch.zeros(0, 3, **double), 1).shape == (
+            0,
+            3,
+        )
 
     def test_float64_noise_has_more_than_24_bits(self, source, double):
         noise = source.add_gaussian(torch.zeros(100, **double), 1.0)
