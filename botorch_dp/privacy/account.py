@@ -205,8 +205,7 @@ class RunAccount:
         if not named or not runs:
             raise ValueError(f"runs {runs!r}")
         for charge in state["charges"]:
-            event = PrivacyEvent.from_dict(charge["event"])
-            entry = LedgerEntry(number=1, time="", **{**charge, "event": event})
+            entry = _entry_of(charge)
             if entry.unit != self.unit:
                 raise ValueError(f"a charge that protects every {entry.unit}")
             if entry.condition != self.condition:
@@ -272,19 +271,16 @@ class RunAccount:
                 f"state_dict was charged for adjacency {self.adjacency!r}, the ledger "
                 f"is for {self.ledger.adjacency!r}."
             )
-        releases = [(PrivacyEvent.from_dict(c["event"]), c["count"]) for c in missing]
         try:
-            # A new ledger accounts for the whole plan; the state has used a part of it.
-            whole = releases if len(self.ledger) else plan
-            self.ledger.reserve(whole, adjacency=self.adjacency, unit=self.unit)
+            if not len(self.ledger):
+                # It accounts for the whole plan, of which the state has used a part.
+                self.ledger.reserve(plan, adjacency=self.adjacency, unit=self.unit)
+            self.ledger.record(_entry_of(charge) for charge in missing)
         except BudgetExceededError as error:
             raise BudgetExceededError(
                 "What the state has spent does not fit under the ledger's cap "
                 f"{self.ledger.cap!r}. Nothing was recorded, nothing loaded."
             ) from error
-        for charge in missing:
-            event = PrivacyEvent.from_dict(charge["event"])
-            self.ledger.charge(**{**charge, "event": event})
 
 
 def check_ledger(name: str, value: Ledger | None, *, optional: bool = False) -> Any:
@@ -311,6 +307,11 @@ def _charges_of(entries: Iterable[LedgerEntry]) -> list[_Charge]:
         }
         for entry in entries
     ]
+
+
+def _entry_of(charge: _Charge) -> LedgerEntry:
+    event = PrivacyEvent.from_dict(charge["event"])
+    return LedgerEntry(number=1, time="", **{**charge, "event": event})
 
 
 def _difference(charges: list[_Charge], known: list[_Charge]) -> list[_Charge]:

@@ -3,12 +3,13 @@
 import contextlib
 import os
 import pickle
+import random
 import shutil
 import sqlite3
 
 import pytest
 
-from botorch_dp import GDP, Ledger, PureDP
+from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import LedgerError
 from botorch_dp.privacy import GaussianEvent, PureEvent
 from botorch_dp.privacy.stores import sqlite as sqlite_store
@@ -64,6 +65,26 @@ class TestFile:
         ):
             other.execute("BEGIN IMMEDIATE")
 
+    def test_one_connection_and_one_transaction_for_a_charge(
+        self, tmp_path, monkeypatch
+    ):
+        # Counted, not timed: opening the file takes most of the time of a charge that
+        # the disk does not take.
+        ledger, opened = Ledger(tmp_path / "l.db", ApproxDP(9.0, 1e-5)), []
+        ledger.charge(GaussianEvent(100.0))
+        connect = sqlite3.connect
+
+        def counting(*args, **kwargs):
+            opened.append(args)
+            return connect(*args, **kwargs)
+
+        monkeypatch.setattr(sqlite_store.sqlite3, "connect", counting)
+        ledger.charge(GaussianEvent(100.0))
+        assert len(opened) == 1
+        ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(50)])
+        assert len(opened) == 2
+        assert len(ledger) == 52
+
     def test_locked_for_too_long(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sqlite_store, "_LOCK_TIMEOUT_SECONDS", 0.05)
         ledger = Ledger(tmp_path / "l.db")
@@ -83,7 +104,8 @@ class TestFile:
             sqlite3.connect(tmp_path / "l.db", isolation_level=None, timeout=0)
         ) as other:
             with ledger._store.transaction() as transaction:
-                assert transaction.read_after(ledger._book.head) == []
+                head = ledger._book.head
+                assert transaction.read_after(head) == ([], head)
                 with pytest.raises(sqlite3.OperationalError, match="locked"):
                     other.execute("BEGIN IMMEDIATE")
             other.execute("BEGIN IMMEDIATE")
@@ -178,6 +200,103 @@ class TestReplacedFiles:
         assert len(ledger.id) == 32
 
 
+def opened(path):
+    """Return what a ledger says when it is opened, or None if it is refused."""
+    try:
+        ledger = Ledger(path)
+    except LedgerError:
+        return None
+    return ledger.id, ledger.cap, ledger.plan, ledger.entries, ledger.digest
+
+
+NUM_ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """Return the bytes of a ledger with a plan and charges."""
+    path = tmp_path_factory.mktemp("ledger") / "l.db"
+    ledger = Ledger(path, ApproxDP(10.0, 1e-5))
+    ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(5)])
+    for number in range(NUM_ROWS - 6):
+        ledger.charge(GaussianEvent(200.0), run=f"run {number}")
+    assert ledger._book.head.number == NUM_ROWS
+    return path.read_bytes()
+
+
+class TestTampering:
+    """Nothing that opens says something else than before."""
+
+    @pytest.fixture
+    def path(self, tmp_path, content):
+        (tmp_path / "l.db").write_bytes(content)
+        return tmp_path / "l.db"
+
+    def change(self, path, *statements):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
+            for name in ("rows_UPDATE", "rows_DELETE", "header_UPDATE"):
+                connection.execute(f"DROP TRIGGER {name}")
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS + 1))
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "UPDATE rows SET text = replace(text, '.0', '.5') WHERE id = {0}",
+            "UPDATE rows SET text = text || ' ' WHERE id = {0}",
+            "UPDATE rows SET digest = upper(digest) WHERE id = {0}",
+            "UPDATE rows SET text = CAST(text AS BLOB) WHERE id = {0}",
+            "UPDATE rows SET id = id + 100 WHERE id = {0}",
+            "INSERT INTO rows SELECT 13, text, digest FROM rows WHERE id = {0}",
+        ],
+    )
+    def test_with_any_row(self, path, number, statement):
+        self.change(path, statement.format(number))
+        assert opened(path) is None
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS))
+    def test_with_the_order(self, path, number):
+        self.change(
+            path,
+            f"UPDATE rows SET id = -1 WHERE id = {number}",
+            f"UPDATE rows SET id = {number} WHERE id = {number + 1}",
+            f"UPDATE rows SET id = {number + 1} WHERE id = -1",
+        )
+        assert opened(path) is None
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS))
+    def test_with_a_row_taken_out(self, path, number):
+        self.change(
+            path,
+            f"DELETE FROM rows WHERE id = {number}",
+            f"UPDATE rows SET id = -id WHERE id > {number}",
+            "UPDATE rows SET id = -id - 1 WHERE id < 0",
+        )
+        assert opened(path) is None
+
+    def test_with_the_cap(self, path):
+        self.change(path, "UPDATE header SET text = replace(text, '10.0', '99.0')")
+        assert opened(path) is None
+
+    def test_with_any_byte(self, path, content):
+        before = opened(path)
+        assert before is not None
+        positions = random.Random(0)
+        refused = 0
+        for _ in range(300):
+            changed = bytearray(content)
+            position = positions.randrange(len(changed))
+            changed[position] ^= 1 << positions.randrange(8)
+            path.write_bytes(changed)
+            after = opened(path)
+            assert after in (None, before)  # some bytes are not used
+            refused += after is None
+        assert refused > 30
+
+
 class TestLinks:
     def test_two_names_for_one_ledger(self, tmp_path):
         ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
@@ -223,9 +342,7 @@ class TestDamage:
     @pytest.fixture
     def ledger_file(self, tmp_path):
         path = tmp_path / "l.db"
-        ledger = Ledger(path)
-        for _ in range(100):
-            ledger.charge(GaussianEvent(100.0))
+        Ledger(path).charge_many([(GaussianEvent(100.0), 1)] * 100)
         return path
 
     @pytest.mark.parametrize("keep", [0, 10, 99, 100, 4096, 10_000, -1, -4096])
