@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from botorch_dp.exceptions import InvalidArgumentError
-from tests.integrations.opacus.runs import full_batch, no_noise, seeded
+from tests.integrations.opacus.runs import full_batch, no_noise, rows_of, seeded
 
 pytestmark = [
     pytest.mark.default_device,
@@ -78,9 +78,9 @@ def gradients(targets, loss, *, is_criterion):
     inputs, given = next(iter(loader))
     criterion(module(inputs), given).backward()
     weight = module._module.weight
-    rows = weight.grad_sample.clone()
+    rows = rows_of(weight)
     optimizer.clip_and_accumulate()
-    return rows, optimizer._sums[weight]
+    return rows, optimizer._sums[weight].value()
 
 
 CASES = {
@@ -211,7 +211,7 @@ class TestValues:
         loss = private(module(inputs), torch.zeros(0, dtype=torch.long))
         assert loss.item() == 0.0
         loss.backward()
-        assert module._module.weight.grad_sample.shape == (0, CLASSES, 2)
+        assert rows_of(module._module.weight).shape == (0, CLASSES, 2)
 
     def test_where_nothing_is_learned(self):
         module, _, private, loader = run(
@@ -237,7 +237,7 @@ def sums_of(x, y, criterion, loss, module=None):
     )
     loss(module, private, *next(iter(loader))).backward()
     optimizer.clip_and_accumulate()
-    return torch.cat([optimizer._sums[p] for p in optimizer.params])
+    return torch.cat([optimizer._sums[p].value() for p in optimizer.params])
 
 
 def squares(x, y):

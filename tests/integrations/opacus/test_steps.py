@@ -25,6 +25,7 @@ from tests.integrations.opacus.runs import (
     draw,
     epochs,
     full_batch,
+    is_of_records,
     joint_budget,
     no_noise,
     parts,
@@ -253,7 +254,7 @@ class TestTraining:
         assert len(seen) == 2
         for iterations, *attributes in seen:
             assert iterations == 1
-            assert not any(torch.is_tensor(value) for _, value in attributes)
+            assert not any(is_of_records(value) for _, value in attributes)
 
     def test_seeded(self):
         found = []
