@@ -198,6 +198,17 @@ def test_products_past_single_precision_are_clipped():
     assert total.norm() <= 1.0
 
 
+def test_factors_that_underflow():
+    # In double precision the square of 1e-170 is zero, and the product is 1e30.
+    inputs = torch.tensor([[1e200, 0.0]], dtype=torch.float64)
+    module = nn.Linear(2, 1, bias=False).double()
+    private, optimizer, loader = made(module, inputs)
+    (private(draw(loader)) * 1e-170).sum().backward()
+    optimizer.clip_and_accumulate()
+    total = optimizer._sums[private._module.weight].value()
+    assert 1 - 2e-6 <= total.norm() <= 1.0
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (4, 1, 3)])
 def test_what_changes_after_backward_does_not_count(monkeypatch, shape):
     no_noise(monkeypatch)
