@@ -21,7 +21,7 @@ References:
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -46,6 +46,18 @@ class NoiseSource(ABC):
         """Return the value plus independent N(0, std^2) noise on every entry."""
         noise = self._normal(private_value.shape, private_value.device)
         return noise.mul_(std).add_(private_value).to(private_value.dtype)
+
+    def add_gaussian_to_all(
+        self, private_values: Sequence[Tensor], std: float
+    ) -> list[Tensor]:
+        """Return all values plus independent N(0, std^2) noise, from one draw."""
+        joined = torch.cat([value.flatten() for value in private_values])
+        noisy = self.add_gaussian(joined, std)
+        parts = noisy.split([value.numel() for value in private_values])
+        return [
+            part.view(value.shape)
+            for part, value in zip(parts, private_values, strict=True)
+        ]
 
     def add_laplace(self, private_value: Tensor, scale: float) -> Tensor:
         """Return the value plus independent Laplace(scale) noise on every entry."""
@@ -162,6 +174,13 @@ class SeededNoise(NoiseSource):
                 f"generator is on {self._generator.device}, the value on {device}; "
                 f"use torch.Generator(device={device.type!r})."
             )
+
+    def add_gaussian_to_all(
+        self, private_values: Sequence[Tensor], std: float
+    ) -> list[Tensor]:
+        """Return all values plus independent noise, from a draw for each value."""
+        # One draw for all would give other numbers for the same seed.
+        return [self.add_gaussian(value, std) for value in private_values]
 
     def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Return doubles strictly between zero and one."""

@@ -45,6 +45,32 @@ class TestDistributions:
         assert kolmogorov(noisy, stats.norm(3.0, 2.0)) > 1e-3
         assert kolmogorov(noisy, stats.norm(3.0, 2.0 * 1.1)) < 1e-3
 
+    def test_gaussian_on_several_values(self, source, tkwargs):
+        values = [
+            torch.full((NUM // 2,), 3.0, **tkwargs),
+            torch.full((NUM // 8, 4), -1.0, **tkwargs),
+            torch.zeros(0, **tkwargs),
+        ]
+        noisy = source.add_gaussian_to_all(values, 2.0)
+        for value, result in zip(values, noisy, strict=True):
+            assert (result.shape, result.dtype) == (value.shape, value.dtype)
+        noise = torch.cat(
+            [(a - b).flatten() for a, b in zip(noisy, values, strict=True)]
+        )
+        assert kolmogorov(noise, stats.norm(0.0, 2.0)) > 1e-3
+        assert kolmogorov(noise, stats.norm(0.0, 2.0 * 1.1)) < 1e-3
+        assert not torch.equal(noise[: NUM // 2], noise[NUM // 2 :])
+
+    def test_seeded_noise_on_several_values_is_one_draw_for_each(self, double):
+        values = [torch.zeros(n, **double) for n in (5, 20)]
+
+        def source():
+            return SeededNoise(torch.Generator(device="cpu").manual_seed(3))
+
+        together, one_by_one = source().add_gaussian_to_all(values, 2.0), source()
+        for value, noisy in zip(values, together, strict=True):
+            assert torch.equal(noisy, one_by_one.add_gaussian(value, 2.0))
+
     def test_laplace(self, source, tkwargs):
         noisy = source.add_laplace(torch.full((NUM,), 3.0, **tkwargs), 2.0)
         assert kolmogorov(noisy, stats.laplace(3.0, 2.0)) > 1e-3

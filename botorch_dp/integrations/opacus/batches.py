@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from opacus.data_loader import wrap_collate_with_empty
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -17,6 +18,8 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    TensorDataset,
+    default_collate,
 )
 
 from botorch_dp.exceptions import InvalidArgumentError
@@ -91,13 +94,42 @@ class PoissonLoader(DataLoader[Any]):
             yield batch
 
 
+class Columns(list[Tensor]):
+    """The tensors of a batch, read at once."""
+
+
+class ColumnDataset(TensorDataset):
+    """Tensors that are indexed once for a batch, not once for each record."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Return a batch; a loader of torch calls this if it exists."""
+        if not indices:  # the loader knows the form of an empty batch
+            return []
+        rows = torch.tensor(indices, device="cpu")
+        return Columns(tensor[rows] for tensor in self.tensors)
+
+
+def collate_columns(batch: Any) -> Any:
+    """Return what torch's default function returns, also for :class:`Columns`."""
+    return list(batch) if isinstance(batch, Columns) else default_collate(batch)
+
+
 def poisson_loader(
     data_loader: DataLoader[Any], batches: PoissonBatches
 ) -> DataLoader[Any]:
     """Return a loader of the same records in Poisson batches, which may be empty."""
-    collate = wrap_collate_with_empty(collate_fn=data_loader.collate_fn)
+    dataset: Any = data_loader.dataset
+    collate_fn = data_loader.collate_fn
+    if (
+        type(dataset) is TensorDataset
+        and collate_fn is default_collate
+        and all(type(tensor) is Tensor for tensor in dataset.tensors)
+        and all(tensor.layout == torch.strided for tensor in dataset.tensors)
+    ):
+        dataset, collate_fn = ColumnDataset(*dataset.tensors), collate_columns
+    collate = wrap_collate_with_empty(collate_fn=collate_fn)
     loader = PoissonLoader(
-        data_loader.dataset,
+        dataset,
         batch_sampler=batches,
         collate_fn=collate,
         num_workers=data_loader.num_workers,

@@ -4,7 +4,9 @@ Torch's means with class weights, and means over tokens, divide by a number that
 on all records of a batch. Then the gradient of every record depends on the others, and
 clipping does not bound what one record changes. :class:`PrivateCriterion` calls the
 loss for each record on its own, as a batch of one, and adds up the results. Nothing of
-another record can enter. The optimizer divides by the expected size of a batch.
+another record can enter. Only torch's own cross entropy, whose terms have one record
+each, is called for all records at once. The optimizer divides by the expected size of a
+batch.
 """
 
 import warnings
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from botorch_dp.exceptions import InvalidArgumentError
@@ -154,8 +157,11 @@ class PrivateCriterion:
                 raise InvalidArgumentError(_NOT_PER_RECORD)
             return terms.mean()
 
-        with self._unchanged():
-            terms = self._terms(loss_of_one, tensors)
+        if is_cross_entropy_of_rows(self._criterion, leaves):
+            terms = _cross_entropies(self._criterion, *tensors)
+        else:
+            with self._unchanged():
+                terms = self._terms(loss_of_one, tensors)
         if terms.requires_grad and not any(t.requires_grad for t in tensors):
             raise InvalidArgumentError(_NOT_AS_RETURNED)  # it knows them otherwise
         return PrivateLoss(terms, passes=self._passes, expected_batch_size=self._size)
@@ -199,6 +205,40 @@ class PrivateCriterion:
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if len(sizes) != 1 or (learns and self._passes.sizes() != sizes):
             raise InvalidArgumentError(_NOT_BATCH_FIRST)
+
+
+def is_cross_entropy_of_rows(criterion: Any, leaves: list[Any]) -> bool:
+    """Return whether torch's cross entropy computes term i from row i alone.
+
+    This holds for a plain ``nn.CrossEntropyLoss`` with classes as targets, one for each
+    record, or one for each token or pixel of a record.
+    """
+    if type(criterion) is not nn.CrossEntropyLoss or criterion.reduction != "none":
+        return False
+    hooks = (criterion._forward_hooks, criterion._forward_pre_hooks)
+    if "forward" in vars(criterion) or any(hooks) or len(leaves) != 2:
+        return False
+    outputs, targets = leaves
+    return (
+        isinstance(outputs, Tensor)
+        and isinstance(targets, Tensor)
+        and outputs.dim() > 1
+        and targets.dtype == torch.long
+        and targets.shape == outputs.shape[:1] + outputs.shape[2:]
+    )
+
+
+def _cross_entropies(criterion: Any, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean term of each record."""
+    terms = functional.cross_entropy(
+        outputs,
+        targets,
+        weight=criterion.weight,
+        ignore_index=criterion.ignore_index,
+        label_smoothing=criterion.label_smoothing,
+        reduction="none",
+    )
+    return terms if terms.dim() == 1 else terms.flatten(1).mean(dim=1)
 
 
 def _check_arguments(leaves: list[Any]) -> None:

@@ -6,8 +6,9 @@ number of remaining targets. Then the gradient of each record depends on the tar
 other records, and clipping does not bound the influence of one record.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -15,7 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import (
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
 
 from botorch_dp.exceptions import InvalidArgumentError
 
@@ -112,9 +118,8 @@ def call_loss(
     By default torch ignores targets of -100. Whether there are any is private, so they
     do not raise; they count as zeros in a mean over all targets.
     """
-    call = inspect.signature(func).bind(*args, **kwargs)
-    call.apply_defaults()
-    given = call.arguments
+    names, defaults = _arguments(func)
+    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
     if _reduction(given) != "mean":
         return func(*args, **kwargs)
     has_classes = "ignore_index" in given
@@ -137,7 +142,19 @@ def call_loss(
         if name in given:
             given[name] = None
     given["reduction"] = "none"
-    return func(*call.args, **call.kwargs).mean()
+    return func(**given).mean()
+
+
+@cache
+def _arguments(func: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the names of a function's arguments, and the defaults they have."""
+    arguments = signature(func).parameters
+    defaults = {
+        name: argument.default
+        for name, argument in arguments.items()
+        if argument.default is not Parameter.empty
+    }
+    return tuple(arguments), defaults
 
 
 def watched(outputs: Any, other_rows: Collection[int] = ()) -> Any:
@@ -157,6 +174,8 @@ def watched(outputs: Any, other_rows: Collection[int] = ()) -> Any:
 
 def unwatched(inputs: Any) -> Any:
     """Return inputs as plain tensors."""
+    if not any(type(leaf) is PrivateOutput for leaf in tree_leaves(inputs)):
+        return inputs
     return tree_map(
         lambda leaf: leaf.as_subclass(Tensor) if type(leaf) is PrivateOutput else leaf,
         inputs,

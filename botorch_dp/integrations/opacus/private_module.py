@@ -30,6 +30,7 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.opacus.batches import PoissonBatches
 from botorch_dp.integrations.opacus.losses import LossGuard, unwatched, watched
 from botorch_dp.integrations.opacus.modules import forget_passes, is_equal
+from botorch_dp.integrations.opacus.rows import RowSamplers
 
 # Two sizes, because the length of a sequence can equal only one of them.
 _DUMMY_SIZES = (2, 3)
@@ -151,6 +152,8 @@ class PrivateModule(GradSampleModule):
         passes: The record of passes through layers.
     """
 
+    GRAD_SAMPLERS = RowSamplers(GradSampleModule.GRAD_SAMPLERS)
+
     def __init__(
         self, module: nn.Module, *, loss_reduction: str, passes: Passes
     ) -> None:
@@ -195,12 +198,14 @@ class PrivateModule(GradSampleModule):
             if self._is_trained(module) and module not in self._cells:
                 self._tried_rows.add(len(forward_input[-1]))
             return
-        has_gradients = self._has_gradients(module)
-        if has_gradients:
-            self._notice_batch()
-        super().capture_activations_hook(module, forward_input, _forward_output)
-        if has_gradients and module not in self._cells:
-            self.passes.note(len(forward_input[-1]))
+        # Nothing here is a loss, and a guard slows down every operation.
+        with torch._C.DisableTorchFunction():
+            has_gradients = self._has_gradients(module)
+            if has_gradients:
+                self._notice_batch()
+            super().capture_activations_hook(module, forward_input, _forward_output)
+            if has_gradients and module not in self._cells:
+                self.passes.note(len(forward_input[-1]))
 
     def capture_backprops_hook(
         self, module: nn.Module, *args: Any, **kwargs: Any
@@ -230,18 +235,16 @@ class PrivateModule(GradSampleModule):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Raise unless all layers have one row for each record of a batch."""
-        leaves, tree = tree_flatten((args, kwargs))
-        trained = tuple(self._is_trained(layer) for layer in self._module.modules())
-        shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor))
-        is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
-        # Packed sequences know their number.
-        if not any(trained) or is_packed or (trained, shapes) in self.passes.tried:
+        leaves = tree_leaves((args, kwargs))
+        shapes = tuple(leaf.shape for leaf in leaves if isinstance(leaf, Tensor))
+        tried = (self._what_is_trained(), shapes)
+        if tried in self.passes.tried or not self._can_try(leaves):
             return
         sizes = self._rows_of_layers(args, kwargs)
         # Several sizes make the step raise. A single row belongs to a single record.
         if len(sizes) == 1 and max(sizes) > 1:
-            self._try_other_sizes(leaves, tree, size=sizes.pop())
-            self.passes.tried.add((trained, shapes))
+            self._try_other_sizes(args, kwargs, size=sizes.pop())
+            self.passes.tried.add(tried)
 
     def _check_sampled_inputs(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -250,12 +253,10 @@ class PrivateModule(GradSampleModule):
 
         The outcome must not depend on the secret size of the batch.
         """
-        leaves, tree = tree_flatten((args, kwargs))
-        trained = tuple(self._is_trained(layer) for layer in self._module.modules())
+        leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        tried = (trained, tuple(tensor.dim() for tensor in tensors))
-        is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
-        if not any(trained) or is_packed or tried in self.passes.tried:
+        tried = (self._what_is_trained(), tuple(tensor.dim() for tensor in tensors))
+        if tried in self.passes.tried or not self._can_try(leaves):
             return
         sizes = self._rows_of_layers(args, kwargs)
         if len(sizes) != 1 or max(sizes) < 2:
@@ -266,25 +267,42 @@ class PrivateModule(GradSampleModule):
         is_first = any(tensor.dim() and len(tensor) == size for tensor in tensors)
         if not is_first and not self._cells:  # recurrent layers have their own rule
             raise InvalidArgumentError(_NOT_BATCH_FIRST)
-        self._call_with_dummies(leaves, tree, size=size)
+        self._call_with_dummies(args, kwargs, size=size)
         self.passes.tried.add(tried)
 
-    def _try_other_sizes(self, leaves: list[Any], tree: Any, *, size: int) -> None:
+    def _what_is_trained(self) -> Hashable:
+        modules, parameters = self._module.modules(), self._module.parameters()
+        return (
+            tuple(layer.training for layer in modules),
+            tuple(parameter.requires_grad for parameter in parameters),
+        )
+
+    def _can_try(self, leaves: list[Any]) -> bool:
+        """Return whether something is trained, and inputs do not know their number."""
+        is_packed = any(isinstance(leaf, PackedSequence) for leaf in leaves)
+        return not is_packed and any(map(self._is_trained, self._module.modules()))
+
+    def _try_other_sizes(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, size: int
+    ) -> None:
+        leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         ambiguous = [leaf for leaf in tensors if list(leaf.shape).count(size) > 1]
         if ambiguous:
             records = tree_leaves(self.passes.next_record())
             if not all(_begins_with_one_of(leaf, records) for leaf in ambiguous):
                 raise InvalidArgumentError(_AMBIGUOUS)
-        self._call_with_dummies(leaves, tree, size=size)
+        self._call_with_dummies(args, kwargs, size=size)
 
-    def _call_with_dummies(self, leaves: list[Any], tree: Any, *, size: int) -> None:
+    def _call_with_dummies(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, size: int
+    ) -> None:
         """Raise unless copies of one record have one row each in every layer."""
+        leaves, tree = tree_flatten((args, kwargs))
         for dummy_size in _DUMMY_SIZES:
             dummies = [_resized(leaf, size, dummy_size) for leaf in leaves]
-            args, kwargs = tree_unflatten(dummies, tree)
             try:
-                sizes, outputs = self._try(args, kwargs)
+                sizes, outputs = self._try(*tree_unflatten(dummies, tree))
             except Exception:  # its text may contain values of records
                 sizes, outputs = set(), []
             if sizes != {dummy_size}:

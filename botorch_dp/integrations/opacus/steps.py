@@ -1,15 +1,16 @@
 """The optimizer of one private training run, limited to the steps that were paid for.
 
 Noise comes from a :class:`~botorch_dp.privacy.NoiseSource`. Gradients are clipped and
-added up in double precision, and dropped after the step.
+added up in double precision (see :mod:`~botorch_dp.integrations.opacus.sums`), and
+dropped after the step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from opacus.optimizers import DPOptimizer
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
@@ -21,13 +22,14 @@ from botorch_dp.integrations.opacus.modules import (
     keep_activations_unsaved,
 )
 from botorch_dp.integrations.opacus.private_module import Passes
+from botorch_dp.integrations.opacus.rows import OuterRows, Rows
+from botorch_dp.integrations.opacus.sums import (
+    CompensatedSum,
+    clip_factors,
+    norm_with_room,
+)
 from botorch_dp.privacy import NoiseSource
 
-# The relative reduction of the clipping norm. The rounding error of a sum of n clipped
-# gradients is at most n^2 2^-53 norms. For n up to 60,000, two such errors are smaller.
-_ROUNDING = 1e-6
-# The number of entries converted to double at a time, to save memory.
-_CHUNK = 2**18
 # This attribute of the given optimizer is True during a private step only.
 _MAY_MOVE = "_is_in_private_step"
 # These errors must not reveal the number of rows: sizes of batches are secret.
@@ -95,7 +97,7 @@ class BudgetedOptimizer(DPOptimizer):
         self._fixed = FixedState(module, self._followed())
         self._passes = passes
         # Not on the parameters, because other runs may train them as well.
-        self._sums: dict[nn.Parameter, Tensor] = {}
+        self._sums: dict[nn.Parameter, CompensatedSum] = {}
         self._batches = batches
         self._num_prefetched = num_prefetched
         self._epoch = batches.epochs_begun
@@ -192,18 +194,14 @@ class BudgetedOptimizer(DPOptimizer):
             raise InvalidArgumentError(_WRONG_ROWS)
         self._num_rows += len(used[0])
         self._check_rows(is_whole=False)
-        norms = torch.stack([_norms(rows) for rows in used]).norm(dim=0)
-        # An infinite norm gives zero and a zero norm infinity, cut at 1: never NaN.
-        factors = ((1 - _ROUNDING) * self.max_grad_norm / norms).clamp(max=1.0)
+        clip_norm = norm_with_room(self.max_grad_norm, self._batches.num_records)
+        factors = clip_factors(used, clip_norm)
         for parameter, rows in zip(parameters, gradients, strict=True):
+            total = self._sums.setdefault(parameter, CompensatedSum())
             if rows is None:  # no record used this parameter
-                total = torch.zeros(
-                    parameter.numel(), dtype=torch.float64, device=parameter.device
-                )
+                total.add(torch.zeros_like(parameter, dtype=torch.float64).flatten())
             else:
-                total = _weighted_sum(factors, rows)
-            before = self._sums.get(parameter)
-            self._sums[parameter] = total if before is None else before + total
+                total.add_weighted(factors, rows)
             parameter.grad_sample = None  # must not be added twice
         self._passes.num_added = self._num_rows
 
@@ -212,9 +210,11 @@ class BudgetedOptimizer(DPOptimizer):
         self._check_rows(is_whole=True)
         self.steps_left -= 1  # even if something fails afterwards
         std = self.noise_multiplier * self.max_grad_norm
-        for parameter in self.params:
-            noisy = self._noise_source.add_gaussian(self._sums.pop(parameter), std)
-            parameter.grad = noisy.to(parameter.dtype).view_as(parameter)
+        parameters = self.params
+        totals = [self._sums.pop(parameter).value() for parameter in parameters]
+        noisy = self._noise_source.add_gaussian_to_all(totals, std)
+        for parameter, gradient in zip(parameters, noisy, strict=True):
+            parameter.grad = gradient.to(parameter.dtype).view_as(parameter)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients, except the sum over earlier parts of a batch.
@@ -302,7 +302,7 @@ class BudgetedOptimizer(DPOptimizer):
                 "were dropped. For other training, create another optimizer."
             )
 
-    def _rows_of(self, parameter: nn.Parameter) -> Tensor | None:
+    def _rows_of(self, parameter: nn.Parameter) -> Rows | None:
         """Return one row for each record, with zeros for entries that are not finite.
 
         The result is None for a parameter of a layer that was not used.
@@ -322,6 +322,8 @@ class BudgetedOptimizer(DPOptimizer):
                     "make_private: others have no gradients of single records."
                 )
             return None
+        if isinstance(gradient, OuterRows):  # their factors are finite
+            return gradient
         # Clipping bounds only finite values: infinity times zero is NaN.
         gradient.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return gradient.reshape(len(gradient), parameter.numel())
@@ -348,27 +350,3 @@ class BudgetedOptimizer(DPOptimizer):
 
     def _followed(self) -> set[Any]:
         return {p for group in self.param_groups for p in group["params"]}
-
-
-def _norms(rows: Tensor) -> Tensor:
-    """Return the norm of every row, in double precision."""
-    return torch.cat([part.norm(dim=-1) for part in _in_double(rows)])
-
-
-def _weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return the weighted sum of the rows, in double precision."""
-    total = torch.zeros(rows.shape[-1], dtype=torch.float64, device=rows.device)
-    start = 0
-    for part in _in_double(rows):
-        total += weights[start : start + len(part)] @ part
-        start += len(part)
-    return total
-
-
-def _in_double(rows: Tensor) -> Iterator[Tensor]:
-    """Yield the rows in chunks that share one buffer."""
-    size = max(1, _CHUNK // max(1, rows.shape[-1]))
-    shape = min(size, len(rows)), rows.shape[-1]
-    place = torch.empty(shape, dtype=torch.float64, device=rows.device)
-    for part in rows.split(size):
-        yield place[: len(part)].copy_(part)

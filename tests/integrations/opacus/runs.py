@@ -13,6 +13,7 @@ from torch.utils.data import (
 
 from botorch_dp import GDP, RDP, ApproxDP
 from botorch_dp.integrations.opacus import JointBudget
+from botorch_dp.integrations.opacus.rows import OuterRows
 from botorch_dp.privacy import (
     GaussianMechanism,
     SystemNoise,
@@ -88,6 +89,17 @@ def epochs(loader, number):
 def draw(loader):
     """The first batch of a new epoch."""
     return next(iter(loader))[0]
+
+
+def rows_of(parameter):
+    """The gradients of records that a parameter stores, in its own precision."""
+    rows = parameter.grad_sample
+    return (rows.dense() if isinstance(rows, OuterRows) else rows).to(parameter.dtype)
+
+
+def is_of_records(value):
+    """Whether an attribute of a parameter may contain gradients of records."""
+    return isinstance(value, torch.Tensor | OuterRows)
 
 
 def no_noise(monkeypatch):

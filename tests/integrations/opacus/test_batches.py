@@ -12,13 +12,21 @@ from torch.utils.data import (
     Dataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     TensorDataset,
+    default_collate,
 )
 
 from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
+from botorch_dp.integrations.opacus.batches import (
+    ColumnDataset,
+    PoissonBatches,
+    poisson_loader,
+)
 from botorch_dp.privacy import (
+    SeededNoise,
     SystemNoise,
 )
 from tests.integrations.opacus.runs import (
@@ -358,3 +366,74 @@ class TestPoissonBatches:
         step(module, optimizer, draw(loader))
         assert module._module.weight.item() != 0.0
         assert module._module.weight.isfinite().all()
+
+
+def seeded_batches(records):
+    """A loader of seeded Poisson batches, and the batches."""
+    given = DataLoader(records, batch_size=math.ceil(len(records) / 4))
+    batches = PoissonBatches(
+        num_records=len(records),
+        sample_rate=0.25,
+        num_batches=4,
+        noise_source=SeededNoise(seeded()),
+        device=torch.device("cpu"),
+    )
+    return poisson_loader(given, batches), batches
+
+
+@pytest.mark.default_device
+class TestColumns:
+    """Batches of tensors are read at once."""
+
+    @pytest.mark.parametrize("num_tensors", [1, 2, 3])
+    @pytest.mark.parametrize("num_records", [1, 3, 40])
+    def test_as_one_record_at_a_time(self, num_tensors, num_records):
+        tensors = [
+            torch.randn(num_records, 3, generator=seeded()),
+            torch.arange(num_records),
+            torch.rand(num_records, 2, 2, generator=seeded()).double(),
+        ][:num_tensors]
+        records = TensorDataset(*tensors)
+        at_once, _ = seeded_batches(records)
+        one_by_one, _ = seeded_batches(Subset(records, range(num_records)))
+        assert isinstance(at_once.dataset, ColumnDataset)
+        assert isinstance(one_by_one.dataset, Subset)
+        for _ in range(3):
+            for batch, expected in zip(at_once, one_by_one, strict=True):
+                assert type(batch) is type(expected)
+                assert len(batch) == len(expected)
+                for a, b in zip(batch, expected, strict=True):
+                    assert a.dtype == b.dtype
+                    assert torch.equal(a, b)
+
+    def test_a_batch_is_a_copy(self):
+        (records,) = tensors = [torch.ones(4, 2)]
+        loader, _ = seeded_batches(TensorDataset(*tensors))
+        for (batch,) in [*loader, *loader]:
+            batch.fill_(7.0)
+        assert torch.equal(records, torch.ones(4, 2))
+
+    def test_the_same_numbers_of_torch_are_drawn(self):
+        records = TensorDataset(torch.ones(4, 2))
+        states = []
+        for given in (records, Subset(records, range(4))):
+            loader, _ = seeded_batches(given)
+            torch.manual_seed(0)
+            list(loader)
+            states.append(torch.random.get_rng_state())
+        assert torch.equal(*states)
+
+    def test_records_of_another_kind_are_read_one_by_one(self):
+        class Doubled(TensorDataset):
+            def __getitem__(self, index):
+                return [2 * value for value in super().__getitem__(index)]
+
+        loader, _ = seeded_batches(Doubled(torch.ones(40, 1)))
+        assert all((batch == 2.0).all() for (batch,) in loader)
+        given = DataLoader(
+            TensorDataset(torch.ones(4, 1)),
+            collate_fn=lambda items: default_collate(items)[0] + 1,
+        )
+        loader = poisson_loader(given, seeded_batches(given.dataset)[1])
+        assert not isinstance(loader.dataset, ColumnDataset)
+        assert all((batch == 2.0).all() for batch in loader)

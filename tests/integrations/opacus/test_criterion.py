@@ -7,7 +7,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from botorch_dp.exceptions import InvalidArgumentError
-from tests.integrations.opacus.runs import full_batch, no_noise, seeded
+from botorch_dp.integrations.opacus.criterion import is_cross_entropy_of_rows
+from tests.integrations.opacus.runs import full_batch, no_noise, rows_of, seeded
 
 pytestmark = [
     pytest.mark.default_device,
@@ -78,9 +79,9 @@ def gradients(targets, loss, *, is_criterion):
     inputs, given = next(iter(loader))
     criterion(module(inputs), given).backward()
     weight = module._module.weight
-    rows = weight.grad_sample.clone()
+    rows = rows_of(weight)
     optimizer.clip_and_accumulate()
-    return rows, optimizer._sums[weight]
+    return rows, optimizer._sums[weight].value()
 
 
 CASES = {
@@ -211,7 +212,7 @@ class TestValues:
         loss = private(module(inputs), torch.zeros(0, dtype=torch.long))
         assert loss.item() == 0.0
         loss.backward()
-        assert module._module.weight.grad_sample.shape == (0, CLASSES, 2)
+        assert rows_of(module._module.weight).shape == (0, CLASSES, 2)
 
     def test_where_nothing_is_learned(self):
         module, _, private, loader = run(
@@ -237,7 +238,7 @@ def sums_of(x, y, criterion, loss, module=None):
     )
     loss(module, private, *next(iter(loader))).backward()
     optimizer.clip_and_accumulate()
-    return torch.cat([optimizer._sums[p] for p in optimizer.params])
+    return torch.cat([optimizer._sums[p].value() for p in optimizer.params])
 
 
 def squares(x, y):
@@ -477,3 +478,103 @@ class TestRefused:
         ):
             with pytest.raises(TypeError):
                 change()
+
+
+class OneByOne(nn.CrossEntropyLoss):
+    """The same loss in a class of its own, so that it is called for each record."""
+
+
+CROSS_ENTROPIES = {
+    "plain": {},
+    "class weights": {"weight": WEIGHT},
+    "smoothed": {"label_smoothing": 0.2},
+    "smoothed with weights": {"weight": WEIGHT, "label_smoothing": 0.2},
+    "an ignored class": {"ignore_index": 1, "weight": WEIGHT},
+}
+
+
+class TestCrossEntropyOfAllRecords:
+    def losses(self, kind, outputs, targets, **options):
+        _, _, criterion, _ = run(labels(), kind(reduction="none", **options))
+        outputs = outputs.clone().requires_grad_()
+        with torch.no_grad():  # outputs of no module
+            terms = criterion(outputs, targets)._terms
+        assert is_cross_entropy_of_rows(criterion._criterion, [outputs, targets]) == (
+            kind is nn.CrossEntropyLoss
+        )
+        return terms
+
+    @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+    @pytest.mark.parametrize("name", CROSS_ENTROPIES)
+    def test_as_for_each_record(self, name, shape):
+        outputs = torch.randn(7, CLASSES, *shape, generator=seeded())
+        targets = torch.randint(CLASSES, (7, *shape), generator=seeded())
+        found = [
+            self.losses(kind, outputs, targets, **CROSS_ENTROPIES[name])
+            for kind in (nn.CrossEntropyLoss, OneByOne)
+        ]
+        assert found[0].shape == (7,)
+        torch.testing.assert_close(*found)
+
+    @pytest.mark.parametrize("name", CROSS_ENTROPIES)
+    def test_gradients(self, name):
+        rows, sums = zip(
+            *(
+                gradients(
+                    labels(),
+                    kind(reduction="none", **CROSS_ENTROPIES[name]),
+                    is_criterion=True,
+                )
+                for kind in (nn.CrossEntropyLoss, OneByOne)
+            ),
+            strict=True,
+        )
+        torch.testing.assert_close(*rows)
+        torch.testing.assert_close(*sums)
+
+    @pytest.mark.parametrize("name", CROSS_ENTROPIES)
+    def test_no_term_depends_on_another_record(self, name):
+        outputs = torch.randn(7, CLASSES, generator=seeded())
+        targets = torch.randint(CLASSES, (7,), generator=seeded())
+        options = CROSS_ENTROPIES[name]
+        before = self.losses(nn.CrossEntropyLoss, outputs, targets, **options)
+        outputs[0], targets[0] = float("nan"), (targets[0] + 1) % CLASSES
+        after = self.losses(nn.CrossEntropyLoss, outputs, targets, **options)
+        assert torch.equal(before[1:], after[1:])
+
+    def test_others_are_called_for_each_record(self):
+        outputs, targets = torch.zeros(2, CLASSES), torch.zeros(2, dtype=torch.long)
+        loss = nn.CrossEntropyLoss(reduction="none")
+        assert is_cross_entropy_of_rows(loss, [outputs, targets])
+        for bad in (
+            [outputs],
+            [outputs, targets, 2.0],
+            [outputs, 1],
+            [outputs, outputs],  # probabilities
+            [outputs, targets.int()],
+            [outputs[0], targets[0]],
+            [outputs, targets.unsqueeze(-1)],
+        ):
+            assert not is_cross_entropy_of_rows(loss, bad)
+        assert not is_cross_entropy_of_rows(
+            OneByOne(reduction="none"), [outputs, targets]
+        )
+        assert not is_cross_entropy_of_rows(functional.cross_entropy, [outputs] * 2)
+        hooked, other = (nn.CrossEntropyLoss(reduction="none") for _ in range(2))
+        hooked.register_forward_hook(lambda *_: None)
+        other.forward = lambda x, y: x.mean(dim=1)
+        assert not is_cross_entropy_of_rows(hooked, [outputs, targets])
+        assert not is_cross_entropy_of_rows(other, [outputs, targets])
+        loss.reduction = "mean"
+        assert not is_cross_entropy_of_rows(loss, [outputs, targets])
+
+    def test_a_subclass_keeps_its_own_loss(self):
+        class Halved(nn.CrossEntropyLoss):
+            def forward(self, x, y):
+                return super().forward(x, y) / 2
+
+        _, _, halved, _ = run(labels(), Halved(reduction="none"))
+        _, _, whole, _ = run(labels(), nn.CrossEntropyLoss(reduction="none"))
+        outputs, targets = torch.zeros(N, CLASSES), labels()
+        expected = whole(outputs, targets).item() / 2
+        assert halved(outputs, targets).item() == pytest.approx(expected)

@@ -17,6 +17,7 @@ from tests.integrations.opacus.runs import (
     full_batch,
     joint_budget,
     no_noise,
+    rows_of,
     seeded,
 )
 
@@ -59,7 +60,7 @@ def moved(loss, targets, other, **kwargs):
         inputs, given = next(iter(loader))
         loss(private(inputs), given).backward()
         optimizer.clip_and_accumulate()
-        sums.append(optimizer._sums[private._module.weight])
+        sums.append(optimizer._sums[private._module.weight].value())
     return float((sums[0] - sums[1]).norm())
 
 
@@ -186,7 +187,7 @@ class TestMeansOverRecords:
         private_loss.backward()
         loss.backward()
         torch.testing.assert_close(
-            private._module.weight.grad_sample.sum(0) / N, plain.grad
+            rows_of(private._module.weight).sum(0) / N, plain.grad
         )
 
     def test_weights_that_torch_drops(self):
