@@ -258,10 +258,12 @@ def leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
 
 
 def _within(X_center: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
-    """Return the points, moved into the box in one or two ways."""
+    """Return the points, moved into the box in two ways if some are outside."""
     points = X_center + offsets
     if bounds is None:
         return [points]
     outside = ((points < bounds[0]) | (points > bounds[1])).any(dim=-1, keepdim=True)
+    if not outside.any():
+        return [points]
     reflected = torch.where(outside, X_center - offsets, points)
     return [way.clamp(min=bounds[0], max=bounds[1]) for way in (reflected, points)]

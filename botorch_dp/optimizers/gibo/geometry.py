@@ -276,8 +276,6 @@ class GIBOGeometry:
         choices = design_choices(
             surrogate.radial, directions, theta, batch_size, surrogate.unit_noise, box
         )
-        if torch.equal(*choices):
-            choices = choices[:1]
         return surrogate.place(torch.stack(choices))
 
     def _place_in_some_directions(self, theta: Tensor, step: int) -> Placement:
