@@ -13,6 +13,7 @@ import math
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -437,6 +438,60 @@ def speed() -> list[Row]:
     return rows
 
 
+def floor() -> list[Row]:
+    """A step beside its floor: the objective, and one product of weights and losses
+
+    The floor is what every such method pays: the losses of n records at the new points,
+    and a d x M matrix times their losses at the M points in use. Median CPU times of
+    rounds in which step, objective and product take turns, on one thread. "All points":
+    the surrogate uses every point of the run.
+    """
+    rows: list[Row] = []
+    for d, n, before, rounds, window in (
+        (5, 1000, 30, 60, None),
+        (33, 5000, 20, 20, None),
+        (10, 100_000, 10, 10, None),
+        (33, 5000, 60, 5, 10_000),
+        (1000, 1000, 1, 3, None),
+    ):
+        objective = quadratic(n, d)
+        bounds = torch.stack([torch.zeros(d, **DOUBLE), torch.ones(d, **DOUBLE)])
+        steps, options = before + rounds + 1, {"window": window, "step_size": 0.02}
+        opt = DPGIBO(bounds, n, GDP(1.0), steps, 1.0, **options)
+        for _ in range(before):
+            opt.tell(objective(opt.ask()))
+        times: dict[str, list[float]] = {"step": [], "objective": [], "product": []}
+        for _ in range(rounds):
+            start = time.process_time()
+            X = opt.ask()
+            asked = time.process_time()
+            losses = objective(X)
+            evaluated = time.process_time()
+            opt.tell(losses)
+            told = time.process_time()
+            used = opt._weights.shape[-1]
+            W, L = torch.rand(d, used, **DOUBLE), torch.rand(used, n, **DOUBLE)
+            ready = time.process_time()
+            _ = W @ L
+            times["product"].append(time.process_time() - ready)
+            times["objective"].append(evaluated - asked)
+            times["step"].append(told - start)
+        taken = {name: 1e3 * statistics.median(each) for name, each in times.items()}
+        least = taken["objective"] + taken["product"]
+        rows.append(
+            {
+                "d": d,
+                "n": n,
+                "points in use": f"{used}{', all points' if window else ''}",
+                "step, ms": taken["step"],
+                "objective, ms": taken["objective"],
+                "product, ms": taken["product"],
+                "step / floor": taken["step"] / least,
+            }
+        )
+    return rows
+
+
 def cost_over_time() -> list[Row]:
     """A step's cost over time: d = 10, n = 5000, b = 11, the default window"""
     d, n = 10, 5000
@@ -512,6 +567,7 @@ SECTIONS = (
     noisy_observations,
     privacy_utility,
     speed,
+    floor,
     cost_over_time,
     memory,
 )

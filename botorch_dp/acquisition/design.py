@@ -107,25 +107,48 @@ def optimal_design(
             "form: use an RBF, Matern-5/2 or rational quadratic kernel, or "
             "optimize_acqf."
         )
+    noise = float(model.noise_variance / radial.outputscale)
+    directions = leading_directions(acqf.prior_covariance[0], radial)
+    choices = torch.stack(
+        design_choices(radial, directions, X_center, batch_size, noise, bounds)
+    )
+    traces = acqf.trace(choices)
+    best = int(traces.argmin())
+    return Design(choices[best], traces[best])
+
+
+def design_choices(
+    radial: RadialKernel,
+    directions: Tensor,
+    X_center: Tensor,
+    batch_size: int,
+    noise: float,
+    bounds: Tensor | None,
+) -> list[Tensor]:
+    """Return designs of ``b x d`` points, of which the smallest trace is to be chosen.
+
+    Args:
+        radial: The kernel.
+        directions: What :func:`leading_directions` returned.
+        X_center: The point, a ``d`` tensor.
+        batch_size: The number b of points.
+        noise: The variance of the observations' noise over the output scale.
+        bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
+    """
     d = len(X_center)
     # Points beyond 2 d repeat the pairs, which divides the noise.
     copies = max(1.0, batch_size / (2 * d))
-    noise = float(model.noise_variance / radial.outputscale) / copies
-    directions = _leading_directions(acqf.prior_covariance[0], radial)  # one a column
     blocks, first = [], 0
     for num_points, m in _groups(min(batch_size, 2 * d), d):
         radius, _ = _best_radius(
-            radial.unit_profile, num_points, m, noise, X_center.device
+            radial.unit_profile, num_points, m, noise / copies, X_center.device
         )
-        vertices = radius * _simplex(m, X_center)[:num_points]
+        vertices = radius * _simplex(m, X_center.dtype, X_center.device)[:num_points]
         blocks.append(vertices @ directions[:, first : first + m].mT)
         first += m
     offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
     offsets = offsets / radial.inverse_lengthscale
-    choices = torch.stack(_within(X_center, offsets, bounds))
-    traces = acqf.trace(choices)
-    best = int(traces.argmin())
-    return Design(choices[best], traces[best])
+    return _within(X_center, offsets, bounds)
 
 
 @torch.no_grad()
@@ -206,30 +229,41 @@ def _best_radius(
     return math.exp(best.x), float(best.fun)
 
 
-def _simplex(m: int, like: Tensor) -> Tensor:
+@lru_cache(maxsize=64)
+def _simplex(m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the m + 1 unit vertices of a regular simplex around 0, a row each.
 
     They are the columns of Helmert's contrasts, which are orthonormal and sum to zero.
     """
-    steps = torch.arange(1, m + 1, dtype=like.dtype, device=like.device)
-    contrasts = torch.ones(m, m + 1, dtype=like.dtype, device=like.device).tril()
+    steps = torch.arange(1, m + 1, dtype=dtype, device=device)
+    contrasts = torch.ones(m, m + 1, dtype=dtype, device=device).tril()
     contrasts[:, 1:].diagonal().copy_(-steps)
     contrasts = contrasts / (steps * (steps + 1)).sqrt().unsqueeze(-1)
     return contrasts.mT * math.sqrt((m + 1) / m)
 
 
-def _leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
-    """Return orthonormal directions in whitened coordinates, the least known first."""
+def leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
+    """Return orthonormal directions in whitened coordinates, the least known first.
+
+    Args:
+        covariance: The ``d x d`` covariance of the gradient.
+        radial: The kernel.
+
+    Returns:
+        A ``d x d`` tensor with a direction in each column.
+    """
     vectors = torch.linalg.eigh(covariance).eigenvectors.flip(-1)
     # u . grad f is (u / l) . (l grad f).
     return torch.linalg.qr(radial.inverse_lengthscale.unsqueeze(-1) * vectors).Q
 
 
 def _within(X_center: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
-    """Return the points, moved into the box in one or two ways."""
+    """Return the points, moved into the box in two ways if some are outside."""
     points = X_center + offsets
     if bounds is None:
         return [points]
     outside = ((points < bounds[0]) | (points > bounds[1])).any(dim=-1, keepdim=True)
+    if not outside.any():
+        return [points]
     reflected = torch.where(outside, X_center - offsets, points)
     return [way.clamp(min=bounds[0], max=bounds[1]) for way in (reflected, points)]

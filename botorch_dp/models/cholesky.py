@@ -1,4 +1,7 @@
-r"""Append rows to Cholesky factors, and delete them: batched, without autograd.
+r"""Append rows to Cholesky factors, and delete them, without autograd.
+
+The functions work on batches of factors in one piece. :class:`GrowingFactor` holds one
+factor that only grows and shrinks at its end, and copies nothing when it does.
 
 References:
     .. [Gill1974updating] P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders. Methods
@@ -12,6 +15,8 @@ from torch.nn.functional import pad
 # The number of columns that are updated at once: large enough that a small factor needs
 # one pass, small enough that a block of a large factor fits in the cache.
 _BLOCK = 128
+# Panels are joined when there are this many. A solve takes two operations a panel.
+_MOST_PANELS = 16
 
 
 def append_rows(factor: Tensor, cross: Tensor, block: Tensor) -> Tensor | None:
@@ -102,3 +107,93 @@ def _rank_one_update_(factor: Tensor, v: Tensor) -> None:
         columns.mul_(root_t / previous).addcmul_(remainder, p / (root_t * previous))
         head.tril_()  # above the diagonal only rounding errors are left
         v = remainder[..., size:, -1] / root_t[..., -1]
+
+
+class GrowingFactor:
+    r"""A Cholesky factor that grows at its end, in :math:`O(M^2 b)` for b rows.
+
+    Rows are kept in panels :math:`[A, B]`, one for each call of :meth:`append`, with A
+    their part to the left of a triangle B. This is the factorization by blocks, so
+    rounding errors do not accumulate: there is no need to start anew now and then.
+
+    Args:
+        like: A tensor that gives dtype and device.
+
+    Example:
+        >>> K = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
+        >>> factor = GrowingFactor(K)
+        >>> factor.append(K[:0, :1], K[:1, :1].sqrt())
+        >>> half = factor.solve(K[:1, 1:])
+        >>> factor.append(half, (K[1:, 1:] - half.mT @ half).sqrt())
+        >>> factor.dense()
+        tensor([[2., 0.],
+                [1., 2.]], dtype=torch.float64)
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._panels: list[tuple[Tensor, Tensor]] = []
+
+    def __len__(self) -> int:
+        return self._panels[-1][0].shape[1] + len(self._panels[-1][1]) if self else 0
+
+    def __bool__(self) -> bool:
+        return bool(self._panels)
+
+    def append(self, half: Tensor, triangle: Tensor) -> None:
+        """Add rows.
+
+        Args:
+            half: An ``M x b`` tensor: :meth:`solve` of the covariance of old with new
+                points.
+            triangle: The ``b x b`` factor of the new points' covariance minus
+                ``half.mT @ half``.
+        """
+        self._panels.append((half.mT, triangle))
+        if len(self._panels) > _MOST_PANELS:
+            whole = self.dense()
+            self._panels = [(whole[:, :0], whole)]
+
+    def truncate(self, size: int) -> None:
+        """Keep the first ``size`` rows: the factor of the first points."""
+        while self and self._panels[-1][0].shape[1] >= size:
+            self._panels.pop()
+        if self and len(self) > size:
+            left, triangle = self._panels.pop()
+            rows = size - left.shape[1]
+            self._panels.append((left[:rows], triangle[:rows, :rows].contiguous()))
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        r"""Return :math:`L^{-1}` times ``rhs``, an ``M x m`` tensor."""
+        if len(self._panels) == 1:
+            return torch.linalg.solve_triangular(self._panels[0][1], rhs, upper=False)
+        solved = torch.empty_like(rhs)
+        for left, triangle in self._panels:
+            first = left.shape[1]
+            rows = slice(first, first + len(triangle))
+            rest = torch.addmm(rhs[rows], left, solved[:first], alpha=-1)
+            solved[rows] = torch.linalg.solve_triangular(triangle, rest, upper=False)
+        return solved
+
+    def solve_transposed(self, rhs: Tensor) -> Tensor:
+        r"""Return :math:`L^{-T}` times ``rhs``, an ``M x m`` tensor."""
+        if len(self._panels) == 1:
+            triangle = self._panels[0][1]
+            return torch.linalg.solve_triangular(triangle.mT, rhs, upper=True)
+        solved = rhs.clone()
+        for left, triangle in reversed(self._panels):
+            first = left.shape[1]
+            rows = solved[first : first + len(triangle)]
+            rows.copy_(torch.linalg.solve_triangular(triangle.mT, rows, upper=True))
+            solved[:first].addmm_(left.mT, rows, alpha=-1)
+        return solved
+
+    def dense(self) -> Tensor:
+        """Return the ``M x M`` factor in one piece."""
+        whole = self._like.new_zeros(len(self), len(self))
+        for left, triangle in self._panels:
+            first = left.shape[1]
+            rows = whole[first : first + len(triangle)]
+            rows[:, :first] = left
+            rows[:, first : first + len(triangle)] = triangle
+        return whole

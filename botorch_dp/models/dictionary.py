@@ -24,11 +24,12 @@ from torch import Tensor
 from botorch_dp._validation import check_count, check_like, check_positive, check_tensor
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.cholesky import append_rows, delete_row, drop
+from botorch_dp.models.kernels.radial import RadialKernel
 
 # Rounding errors of size u in a kernel matrix move its eigenvalues by about u sqrt(M).
 # Measured with clustered points, M = 400, both dtypes: the factorization failed with 1
 # such unit of noise and never with 4.
-_ROUNDING = 8.0
+ROUNDING = 8.0
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,16 @@ class LeaveOneOut:
 
 
 @torch.no_grad()
-def nearest_points(kernel: Kernel, points: Tensor, x: Tensor, window: int) -> Tensor:
+def nearest_points(
+    kernel: Kernel | RadialKernel, points: Tensor, x: Tensor, window: int
+) -> Tensor:
     r"""Find the points nearest to x in the kernel's own metric.
 
     That is :math:`k(x, x) - 2 k(x, z) + k(z, z)`: for a stationary kernel the order
     of Euclidean distances after division by the length scales.
 
     Args:
-        kernel: The covariance function.
+        kernel: The covariance function, or its radial form, which is faster.
         points: A ``batch_shape x M x d`` tensor.
         x: A ``batch_shape x d`` tensor.
         window: How many points to return; all if there are fewer.
@@ -69,8 +72,12 @@ def nearest_points(kernel: Kernel, points: Tensor, x: Tensor, window: int) -> Te
     Returns:
         A ``batch_shape x min(window, M)`` tensor of indices, the nearest first.
     """
-    cross = kernel(points, x.unsqueeze(-2)).to_dense().squeeze(-1)
-    distances = kernel(points, diag=True) - 2.0 * cross
+    if isinstance(kernel, RadialKernel):
+        z = (points - x.unsqueeze(-2)) * kernel.inverse_lengthscale
+        distances = 1.0 - 2.0 * kernel.unit_profile(z.square().sum(dim=-1))[0]
+    else:
+        cross = kernel(points, x.unsqueeze(-2)).to_dense().squeeze(-1)
+        distances = kernel(points, diag=True) - 2.0 * cross
     return distances.argsort(dim=-1, stable=True)[..., :window]
 
 
@@ -114,7 +121,7 @@ class KernelDictionary:
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False).eval().to(points)
         self._inverse_diagonal: Tensor | None = None
-        self._rounding = _ROUNDING * torch.finfo(points.dtype).eps
+        self._rounding = ROUNDING * torch.finfo(points.dtype).eps
         self._points = points.detach()[..., :0, :]
         self._factor = points.new_empty(*points.shape[:-2], 0, 0)
         self._grow(*self._nothing(), points)

@@ -22,6 +22,7 @@ from botorch_dp.privacy.certificate import Certificate
 from botorch_dp.privacy.clipping import (
     PrivateClippingDiagnostics,
     clip_rows,
+    clipped_row_sum,
     mallows_gradient_bound,
     mallows_weights,
     private_clipping_diagnostics,
@@ -117,6 +118,7 @@ __all__ = [
     "audit_mu",
     "classical_gaussian_noise_std",
     "clip_rows",
+    "clipped_row_sum",
     "gaussian_guarantee",
     "gaussian_noise_std",
     "gaussian_rdp",

@@ -232,7 +232,7 @@ class TestBox:
 class TestSimplex:
     @pytest.mark.parametrize("m", [1, 2, 5, 33])
     def test_regular(self, m, double):
-        vertices = _simplex(m, torch.zeros(1, **double))
+        vertices = _simplex(m, double["dtype"], double["device"])
         gram = vertices @ vertices.T
         expected = torch.full((m + 1, m + 1), -1 / m, **double)
         expected.fill_diagonal_(1.0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from botorch_dp.models.cholesky import append_rows, delete_row, drop
+from botorch_dp.models.cholesky import GrowingFactor, append_rows, delete_row, drop
 
 CPU = torch.device("cpu")
 BATCHES = pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
@@ -83,3 +83,56 @@ def test_drop(dim, generator):
     for element, j, result in zip(matrix, [0, 2], dropped, strict=True):
         rest = torch.tensor([i for i in range(4) if i != j], device=CPU)
         assert torch.equal(result, element.index_select(dim, rest))
+
+
+def grow(factor, K, sizes):
+    """Append blocks of these sizes, from where the factor ends."""
+    for size in sizes:
+        old, new = len(factor), len(factor) + size
+        half = factor.solve(K[:old, old:new])
+        rest = K[old:new, old:new] - half.mT @ half
+        factor.append(half, torch.linalg.cholesky(rest))
+
+
+class TestGrowingFactor:
+    @pytest.mark.parametrize("sizes", [[7], [3, 4], [1] * 7, [2, 1, 3, 1]], ids=str)
+    def test_factor_of_the_whole_matrix(self, sizes, generator):
+        K, rhs = positive_definite(generator, size=7), torch.eye(7, device=CPU).double()
+        factor = GrowingFactor(K)
+        assert not factor
+        grow(factor, K, sizes)
+        expected = torch.linalg.cholesky(K)
+        assert len(factor) == 7
+        torch.testing.assert_close(factor.dense(), expected)
+        before = rhs.clone()
+        torch.testing.assert_close(expected @ factor.solve(rhs), rhs)
+        torch.testing.assert_close(expected.mT @ factor.solve_transposed(rhs), rhs)
+        assert torch.equal(rhs, before)
+
+    @pytest.mark.parametrize("kept", range(8))
+    def test_truncated_and_grown_again(self, kept, generator):
+        K, other = (positive_definite(generator, size=7) for _ in range(2))
+        other[:kept, :kept] = K[:kept, :kept]
+        other += 20 * torch.eye(7, dtype=K.dtype, device=CPU)
+        K += 20 * torch.eye(7, dtype=K.dtype, device=CPU)
+        factor = GrowingFactor(K)
+        grow(factor, K, [2, 3, 2])
+        factor.truncate(kept)
+        assert len(factor) == kept
+        grow(factor, other, [7 - kept] if kept < 7 else [])
+        torch.testing.assert_close(factor.dense(), torch.linalg.cholesky(other))
+
+    def test_rounding_does_not_accumulate(self, generator):
+        # Condition 1e12: after 150 appends no worse than a factorization in one go.
+        points = torch.rand(300, 2, generator=generator, device=CPU).double()
+        K = torch.exp(-torch.cdist(points, points).square() / 2)
+        K += 1e-10 * torch.eye(300, dtype=K.dtype, device=CPU)
+        assert torch.linalg.cond(K) > 1e12
+        factor = GrowingFactor(K)
+        grow(factor, K, [2] * 150)
+        assert len(factor._panels) <= 16
+        errors = [
+            float((found @ found.mT - K).abs().max())
+            for found in (factor.dense(), torch.linalg.cholesky(K))
+        ]
+        assert errors[0] <= 2 * errors[1] + 1e-15

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import clip_rows, mallows_weights, private_clipping_diagnostics
+from botorch_dp.privacy import (
+    clip_rows,
+    clipped_row_sum,
+    mallows_weights,
+    private_clipping_diagnostics,
+)
 
 NAN, INF = math.nan, math.inf
 CPU = torch.device("cpu")
@@ -112,6 +117,140 @@ class TestBrokenRecords:
             other[4] = value
             shift = clip_rows(rows, 0.7).mean(0) - clip_rows(other, 0.7).mean(0)
             assert shift.norm() <= 2 * 0.7 / 10
+
+
+HOSTILE = {
+    "huge": [1e308, -1e308, 1.5e308],
+    "huge in single": [3e38, -3e38, 1e38],
+    "huge and tiny": [1e308, 1e-308, 5e-324],
+    "overflowing squares": [1e200, 1e200, 1e180],
+    "underflowing squares": [1e-200, 1e-200, 3e-200],
+    "denormal": [5e-324, 1e-320, -5e-324],
+    "zero": [0.0, -0.0, 0.0],
+    "at the bound": [0.6, 0.0, 0.8],
+    "one ulp above": [0.6, 0.0, math.nextafter(0.8, 1.0)],
+    "one ulp below": [0.6, 0.0, math.nextafter(0.8, 0.0)],
+    "one entry at the bound": [1.0, 0.0, 0.0],
+    "equal": [1.0, 1.0, 1.0],
+    "nan": [NAN, 1.0, 1.0],
+    "inf": [1.0, INF, -1.0],
+    "both": [-INF, NAN, 5e-324],
+}
+
+
+def as_float(row, dtype):
+    return torch.tensor(row, dtype=dtype, device=CPU)
+
+
+class TestSum:
+    """The sum of clipped rows: what each row adds, in exact arithmetic."""
+
+    @pytest.mark.parametrize("norm", ["l1", "l2"])
+    @pytest.mark.parametrize("name", HOSTILE)
+    @pytest.mark.parametrize("bound", [1e-30, 0.37, 1.0, 1e30])
+    def test_a_hostile_row(self, name, norm, bound, tkwargs):
+        row = as_float(HOSTILE[name], tkwargs["dtype"])
+        added = clipped_row_sum(row.unsqueeze(0), bound, norm=norm)
+        assert added.dtype == torch.float64
+        assert not exceeds(added.tolist(), bound, norm)
+        if not row.isfinite().all():
+            assert not added.any()
+        else:
+            # Clipped to the bound, in its own direction, in 400 bits.
+            values = [fractions.Fraction(value) for value in row.tolist()]
+            length = exact_norm(row.tolist(), norm)
+            if norm == "l2":
+                length = root(length)
+            factor = fractions.Fraction(bound) / length if length > bound else 1
+            for value, found in zip(values, added.tolist(), strict=True):
+                error = abs(fractions.Fraction(found) - value * factor)
+                assert error <= abs(value * factor) * 1e-14 + 1e-320
+
+    @given(
+        data=st.data(), bound=st.floats(1e-6, 1e6), norm=st.sampled_from(["l1", "l2"])
+    )
+    def test_never_more_than_the_bound_in_double(self, data, bound, norm):
+        row = data.draw(st.lists(any_float, min_size=1, max_size=8))
+        rows = torch.tensor([row], dtype=torch.float64, device=CPU)
+        added = clipped_row_sum(rows, bound, norm=norm)
+        assert not exceeds(added.tolist(), bound, norm)
+
+    @given(data=st.data(), bound=st.floats(1e-6, 1e6))
+    def test_never_more_than_the_bound_in_float32(self, data, bound):
+        row = data.draw(st.lists(any_float32, min_size=1, max_size=8))
+        rows = torch.tensor([row], dtype=torch.float32, device=CPU)
+        assert not exceeds(clipped_row_sum(rows, bound).tolist(), bound, "l2")
+
+    @pytest.mark.parametrize("norm", ["l1", "l2"])
+    def test_never_more_than_the_bound_in_many_dimensions(
+        self, norm, tkwargs, generator
+    ):
+        rows = torch.randn(20, 3001, generator=generator, device=CPU).to(**tkwargs)
+        for row in rows:
+            added = clipped_row_sum(row.unsqueeze(0), 0.1, norm=norm)
+            assert not exceeds(added.tolist(), 0.1, norm)
+
+    @pytest.mark.parametrize("norm", ["l1", "l2"])
+    def test_the_sum_of_clip_rows(self, norm, tkwargs, generator):
+        rows = torch.randn(2, 50, 4, generator=generator, device=CPU).to(**tkwargs)
+        rows[0, 3], rows[1, 5, 2] = NAN, INF
+        expected = clip_rows(rows, 0.9, norm=norm).double().sum(dim=-2)
+        tolerance = 1e-5 if tkwargs["dtype"] == torch.float32 else 1e-12
+        for layout in (rows, rows.mT.contiguous().mT):
+            found = clipped_row_sum(layout, 0.9, norm=norm)
+            assert torch.allclose(found, expected, atol=tolerance)
+        assert rows[0, 3].isnan().all()  # the input is left alone
+
+    def test_a_row_moves_the_sum_by_the_sensitivity_at_most(self, tkwargs, generator):
+        # Replaced by any other row 2 B, and B if it is zeroed; exactly, but for the
+        # rounding of the sum, which mean_sensitivity has room for.
+        n, bound = 200, 0.37
+        rows = torch.randn(n, 3, generator=generator, device=CPU).to(**tkwargs)
+        sums = {}
+        for name, row in HOSTILE.items():
+            rows[17] = as_float(row, tkwargs["dtype"])
+            sums[name] = clipped_row_sum(rows, bound)
+        for name, total in sums.items():
+            room = 1 + n * 2.0**-44
+            assert (total - sums["zero"]).norm() <= bound * room
+            for other in sums.values():
+                assert (total - other).norm() <= 2 * bound * room
+            if name in ("nan", "inf", "both"):
+                assert torch.equal(total, sums["zero"])
+
+    def test_silently(self, double):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            clipped_row_sum(torch.tensor([[NAN, 1.0], [INF, 2.0]], **double), 1.0)
+
+    @pytest.mark.parametrize(
+        ("value", "match"),
+        [
+            (torch.ones(2, 2, dtype=torch.int64, device=CPU), "int64"),
+            (torch.ones(2, device=CPU), r"at least 2 dimension.*\(2,\)"),
+            (torch.ones(0, 2, device=CPU), r"empty.*\(0, 2\)"),
+            ([[1.0]], "torch.Tensor.*list"),
+        ],
+    )
+    def test_bad_rows(self, value, match):
+        with pytest.raises(InvalidArgumentError, match=f"private_rows.*{match}"):
+            clipped_row_sum(value, 1.0)
+
+    def test_bad_arguments(self, double):
+        with pytest.raises(InvalidArgumentError, match="bound"):
+            clipped_row_sum(torch.ones(2, 2, **double), 0.0)
+        with pytest.raises(InvalidArgumentError, match="norm"):
+            clipped_row_sum(torch.ones(2, 2, **double), 1.0, norm="linf")
+
+
+def root(square):
+    """The square root of a fraction, to 400 bits."""
+    if not square:
+        return square
+    shift = 2 * (1500 + square.denominator.bit_length())
+    return fractions.Fraction(
+        math.isqrt((square.numerator << shift) // square.denominator), 1 << shift // 2
+    )
 
 
 class TestMallows:

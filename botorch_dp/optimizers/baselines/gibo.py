@@ -70,7 +70,7 @@ class GIBO(GradientInformationDescent):
             step_size=step_size,
             initial_x=initial_x,
         )
-        self._start(GIBOGeometry(self.search_box.box, self._parameter, **kwargs))
+        self._start(GIBOGeometry(self._box.box, self._parameter, **kwargs))
 
     def certificate(self) -> Certificate:
         """Return a certificate that guarantees nothing."""

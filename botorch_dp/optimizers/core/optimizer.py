@@ -7,7 +7,7 @@ points that it asks for may be published if the optimizer is private.
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -119,6 +119,10 @@ class Optimizer(Stateful):
     @property
     def history(self) -> tuple[Step, ...]:
         """Public facts about the steps so far."""
+        for index, step in enumerate(self._history):
+            if step.x.device != self.bounds.device:  # it was taken on the CPU
+                x = step.x.to(self.bounds.device)
+                self._history[index] = replace(step, x=x)
         return tuple(self._history)
 
     @property
@@ -232,7 +236,7 @@ class Optimizer(Stateful):
                 if self.done
                 else "No step has been taken: call run(), or ask()."
             )
-        X = torch.stack([step.x for step in self._history])
+        X = torch.stack([step.x for step in self.history])
         second_half = self.search_box.to_search(X[len(X) // 2 :])
         return OptimizationResult(
             x=self._best(),
@@ -270,7 +274,7 @@ class Optimizer(Stateful):
         return self.search_box.from_search(pending)
 
     def _best(self) -> Tensor:
-        return self._history[-1].x
+        return self.history[-1].x
 
     def _keep_ledger_at(self, path: str) -> None:
         """Keep the ledger, if there is one, in a file."""

@@ -21,8 +21,11 @@ Losses = Tensor | Iterable[Tensor] | Callable[[Tensor], Iterable[Tensor]]
 # Public labels that say which record each row is about.
 RecordIds = Tensor | Sequence[Hashable]
 
-# Records worked on at a time: their gradients are temporary, and small beside losses.
-_CHUNK = 65536
+# Records worked on at a time. On a CPU, what is computed about them stays in the cache:
+# measured at 1e5 records, blocks of 4,000 took a quarter of the time of one block. A
+# power of two is slower, since its rows compete for the same lines of the cache. On
+# another device a block is as large as memory allows: each one launches operations.
+_CPU_BLOCK, _DEVICE_BLOCK = 4000, 500_000
 
 
 class PrivateValues:
@@ -58,8 +61,8 @@ class PrivateValues:
         return list(rows)
 
     def blocks(
-        self, rows: list[int], chunks: Iterable[Tensor]
-    ) -> Iterator[tuple[Tensor | None, Tensor]]:
+        self, rows: Tensor, chunks: Iterable[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield kept and new losses for blocks of consecutive records.
 
         Args:
@@ -67,20 +70,19 @@ class PrivateValues:
             chunks: The new losses, in chunks of consecutive records.
 
         Yields:
-            Pairs of kept losses (None if there are none) and new losses.
+            Pairs of kept losses, a row for each point, and new losses, a row for each
+            record.
         """
         first = 0
         for chunk in chunks:
-            for told in chunk.split(_CHUNK):
+            size = _CPU_BLOCK if chunk.device.type == "cpu" else _DEVICE_BLOCK
+            for told in chunk.split(size):
                 last = first + len(told)
-                yield self._known(rows, first, last), told
+                if self._buffer is None or not len(rows):
+                    yield told.new_empty(0, len(told)), told
+                else:
+                    yield self._buffer[:, first:last].index_select(0, rows), told
                 first = last
-
-    def _known(self, rows: list[int], first: int, last: int) -> Tensor | None:
-        if not rows or self._buffer is None:
-            return None
-        chosen = torch.tensor(rows, device=self._buffer.device)
-        return self._buffer[:, first:last].index_select(0, chosen).mT
 
     def columns(self, rows: list[int]) -> Tensor:
         """Return the kept ``n x len(rows)`` losses of some points, contiguous."""

@@ -47,7 +47,7 @@ class SearchBox:
         for name in names:
             check_choice("transform", name, TRANSFORMS)
         self.transform = tuple(names)
-        self._log = self._mask("log")
+        self._log, self._any_log = self._mask("log"), "log" in names
         if (self._log & (self.bounds[0] <= 0)).any():
             raise InvalidArgumentError(
                 "bounds must be above 0 where transform is 'log', got "
@@ -64,6 +64,12 @@ class SearchBox:
         """The number of dimensions d."""
         return self.bounds.shape[-1]
 
+    def on_cpu(self) -> "SearchBox":
+        """Return the same box in the memory of the CPU."""
+        if self.bounds.device.type == "cpu":
+            return self
+        return SearchBox(self.bounds.cpu(), self.transform)
+
     def to_search(self, X: Tensor) -> Tensor:
         """Return ``... x d`` points of the box in search coordinates."""
         return (self._take_logs(X) - self._shift) / self._range
@@ -71,6 +77,8 @@ class SearchBox:
     def from_search(self, U: Tensor) -> Tensor:
         """Return points of the box from their search coordinates."""
         values = U * self._range + self._shift
+        if not self._any_log:
+            return values.clamp_(min=self.bounds[0], max=self.bounds[1])
         # Only the logarithmic dimensions: in the others the exponential may overflow.
         logs = torch.where(self._log, values, torch.zeros_like(values))
         X = torch.where(self._log, logs.exp(), values)
@@ -96,6 +104,8 @@ class SearchBox:
         return torch.tensor(chosen, device=self.bounds.device)
 
     def _take_logs(self, X: Tensor) -> Tensor:
+        if not self._any_log:
+            return X
         return torch.where(self._log, X.clamp(min=torch.finfo(X.dtype).tiny).log(), X)
 
 

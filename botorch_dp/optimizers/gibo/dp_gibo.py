@@ -27,6 +27,7 @@ from botorch_dp.optimizers.core.private_values import (
     checked_chunks,
 )
 from botorch_dp.optimizers.core.search_box import SearchBox
+from botorch_dp.optimizers.core.transfer import send
 from botorch_dp.optimizers.gibo.descent_plan import DescentPlan, plan_descent
 from botorch_dp.optimizers.gibo.geometry import DEFAULT_NOISE_VARIANCE, GIBOGeometry
 from botorch_dp.optimizers.gibo.gradient_descent import (
@@ -60,26 +61,37 @@ class GradientInformationDescent(GradientDescent):
         return {**super().settings(), **self.geometry.settings()}
 
     def _propose(self) -> Tensor:
-        # Line 4: the points that leave the least uncertainty about the gradient.
         theta = self._parameter
         nearby = self.geometry.nearby(self._points, theta)
-        if not self._asks_again:
-            nearby = [i for i in nearby if self._rows[i] != _UNKNOWN]
-        new = self.geometry.new_points(
-            theta, self._points[nearby], step=len(self._history)
+        # Losses that came in chunks, or before a crash, are asked for again.
+        remembered = [i for i in nearby if self._rows[i] != _UNKNOWN]
+        again = [i for i in nearby if self._rows[i] == _UNKNOWN and self._asks_again]
+        # Lines 4 and 5: the points that leave the least uncertainty about the gradient.
+        # With those nearby they are D_t, which gives the weights W of line 6.
+        proposal = self.geometry.propose(
+            theta, self._points, remembered + again, step=len(self._history)
         )
-        # Line 5: D_t. Losses that came in chunks, or before a crash, are asked again.
-        self._remembered = [i for i in nearby if self._rows[i] != _UNKNOWN]
-        self._again = [i for i in nearby if self._rows[i] == _UNKNOWN]
-        return torch.cat([self._points[self._again], new])
+        self._remembered, self._again, self._trace = remembered, again, proposal.trace
+        points = torch.cat([self._points[again], proposal.points])
+        self._asked, self._weights, self._known_rows = send(
+            [
+                self._box.from_search(points),
+                proposal.weights,
+                torch.tensor([self._rows[i] for i in remembered], device=theta.device),
+            ],
+            self.bounds.device,
+        )
+        return points
+
+    def _points_of(self, pending: Tensor) -> Tensor:
+        if pending is self._pending:
+            return self._asked.clone()
+        return super()._points_of(pending)
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         losses = self._make_room(losses, points)
-        D = torch.cat([self._points[self._remembered], points])
-        number = len(self._history)
-        weights, trace = self.geometry.weights(self._parameter, D, number)  # public
         # Lines 6 and 7: the gradient of each record, clipped; their mean.
-        private_mean = self._clipped_mean(self._gradients(losses, points, weights))
+        private_mean = self._clipped_mean(self._gradients(losses, points))
         # Line 8: charged, then noised. What follows is post-processing.
         try:
             gradient = self._release(private_mean)
@@ -87,26 +99,23 @@ class GradientInformationDescent(GradientDescent):
             if self._is_paid_for():  # even if the draw is interrupted
                 self._losses.forget()
         # Line 9: the next theta.
-        directions = self.geometry.directions(number)
+        directions = self.geometry.directions(len(self._history))
         whole = gradient.new_zeros(self.search_box.dim)
         whole[directions] = gradient
-        step = self._follow(whole, num_points=len(points), trace=trace)
+        step = self._follow(whole, num_points=len(points), trace=self._trace)
         self._remember(losses, points)
         return step
 
-    def _gradients(
-        self, losses: Losses, points: Tensor, weights: Tensor
-    ) -> Iterator[Tensor]:
+    def _gradients(self, losses: Losses, points: Tensor) -> Iterator[Tensor]:
         """Yield G = L W^T, the private gradients of consecutive records."""
-        X, num_known = self.search_box.from_search(points), len(self._remembered)
-        known_weights, told_weights = weights.mT.split([num_known, len(points)])
-        rows = [self._rows[i] for i in self._remembered]
-        chunks = checked_chunks(losses, X, self.num_records, len(points), self.noun)
-        for remembered, told in self._losses.blocks(rows, chunks):
-            gradients = told @ told_weights
-            if remembered is not None:
-                gradients += remembered @ known_weights
-            yield gradients
+        X, width = self._points_of(points), len(points)
+        chunks = checked_chunks(losses, X, self.num_records, width, self.noun)
+        known_weights, told_weights = self._weights.tensor_split([-width], dim=-1)
+        for known, told in self._losses.blocks(self._known_rows, chunks):
+            # As W L^T: BLAS is several times faster with long rows than with long
+            # columns, and so is the clipping.
+            gradients = told_weights @ told.mT
+            yield gradients.addmm_(known_weights, known).mT
 
     def _make_room(self, losses: Losses, points: Tensor) -> Losses:
         """Reserve memory now, since nothing may fail once a step has been paid for."""
@@ -116,7 +125,7 @@ class GradientInformationDescent(GradientDescent):
             or losses.shape != (self.num_records, len(points))
         ):
             return losses
-        losses = losses.detach().to(points)
+        losses = losses.detach().to(self.bounds)
         self._losses.reserve(len(points), losses)
         return losses
 
@@ -142,14 +151,15 @@ class GradientInformationDescent(GradientDescent):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        points = state["points"].to(self.bounds)
+        points = state["points"].to(self._points)
         if points.shape[1:] != self._parameter.shape or not points.isfinite().all():
             raise ValueError("points are not points of the box")
 
     def _restore(self, state: dict[str, Any]) -> None:
         # The state holds no losses: points that are needed are asked for once more.
         super()._restore(state)
-        self._points = state["points"].to(self.bounds)
+        self._points = state["points"].to(self._points)
+        self.geometry.forget()
         self._rows = [_UNKNOWN] * len(self._points)
         self._losses.forget()
 
@@ -225,10 +235,11 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             releases; all by default. They take turns.
         initial_x: Where to start; the centre of the box by default.
         window: How many of the nearest earlier points the surrogate uses in addition
-            to the new ones; by default 4 (d + 1), so that the cost of a step does not
-            grow. Losses in one tensor are kept inside until the run ends (8 n bytes a
-            point). Losses in chunks are not kept: the points of the window are asked
-            for again, and ``window=0`` asks for new points only.
+            to the new ones, so that the cost of a step does not grow; by default
+            4 (d + 1), and none from 200 dimensions on. Losses in one tensor are kept
+            inside until the run ends (8 n bytes a point). Losses in chunks are not
+            kept: the points of the window are asked for again, and ``window=0`` asks
+            for new points only.
         tolerance: Algorithm 2: each step evaluates the fewest points, at most 2 d, that
             bring the trace of the gradient's covariance below this value. Near a wall
             of the box 2 d points may not suffice, as the trace in ``history`` shows.
@@ -319,7 +330,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
                 batch_size = planned.batch_size
             if kernel is None and noise_variance is None:
                 noise_variance = planned.noise_variances
-                with bounds.device:
+                with torch.device("cpu"):
                     kernel = RBFKernel()
                     kernel.lengthscale = planned.length_scale
             if update == "adagrad":
@@ -346,7 +357,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             secure=secure,
         )
         geometry = GIBOGeometry(
-            self.search_box.box,
+            self._box.box,
             self._parameter,
             batch_size=batch_size,
             kernel=kernel,

@@ -2,13 +2,14 @@ r"""The geometry of DP-GIBO: where to evaluate, and the weights of the losses th
 
 Everything here depends on public points only: no loss enters. The weights
 :math:`W = \nabla k(\theta, D) (K + s^2 I)^{-1}` turn a record's losses at D into its
-gradient at theta.
+gradient at theta. They are known as soon as the points are, before any loss is.
 """
 
 import contextlib
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from botorch_dp._validation import check_choice, check_count, check_positive
-from botorch_dp.acquisition import GradientInformation, design_traces, optimal_design
+from botorch_dp.acquisition import GradientInformation, design_traces
+from botorch_dp.acquisition.design import design_choices
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import (
     GradientGP,
@@ -28,7 +30,9 @@ from botorch_dp.models import (
     prior_gradient_covariance,
     radial_kernel,
 )
-from botorch_dp.models.gradient_weights import GradientWeights, gradient_weights
+from botorch_dp.models.gradient_weights import gradient_weights
+from botorch_dp.models.kernels.radial import RadialKernel
+from botorch_dp.optimizers.gibo.surrogate import Placement, RadialSurrogate
 
 _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
 DEFAULT_NOISE_VARIANCE = 1e-6
@@ -36,6 +40,24 @@ _SEARCHES = ("design", "polish", "optimize")
 _MEANS = ("constant", "zero")
 # Shares of the prior variance below this are rounding errors.
 _NOTHING = 1e-8
+# From this dimension on, the default is no window: see docs/theory/dp_gibo.md.
+_MANY_DIMS = 200
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Points to evaluate, and how to weigh the losses at them and at earlier points.
+
+    Attributes:
+        points: The new points, ``b x d``.
+        weights: W, which maps a record's losses at the earlier and the new points to
+            its gradient: a row for each coordinate that the step learns.
+        trace: The trace of the gradient's covariance, given all these points.
+    """
+
+    points: Tensor
+    weights: Tensor
+    trace: float
 
 
 class GIBOGeometry:
@@ -77,7 +99,7 @@ class GIBOGeometry:
         self.kernel = _check_kernel(kernel, start)
         self._noise_variances = _check_variances(noise_variance)
         self.mean = check_choice("mean", mean, _MEANS)
-        default = 4 * (self.dim + 1)
+        default = 4 * (self.dim + 1) if self.dim < _MANY_DIMS else 0
         self.window = check_count(
             "window", default if window is None else window, minimum=0
         )
@@ -104,6 +126,13 @@ class GIBOGeometry:
             minimum=self._fewest,
         )
         self.tolerance = None if tolerance is None else self._check_tolerance(tolerance)
+        if self._radial is not None:
+            self._surrogate = self._new_surrogate(self._radial)
+            if self.num_directions < self.dim:
+                few = start[: self.num_directions].unsqueeze(0)
+                radial = radial_kernel(self.kernel, few)
+                assert radial is not None
+                self._of_directions = self._new_surrogate(radial)
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
@@ -150,85 +179,132 @@ class GIBOGeometry:
         """
         if self.window >= len(points):
             return list(range(len(points)))
+        if not self.window:
+            return []
         # Look at a few times as many as needed, so the cost does not grow with M.
-        order = nearest_points(self.kernel, points, theta, 4 * self.window)
+        order = nearest_points(
+            self.kernel if self._radial is None else self._radial,
+            points,
+            theta,
+            4 * self.window,
+        )
         # If the iterate does not move, points repeat: put copies after all others.
-        _, which = points[order].unique(dim=0, return_inverse=True)
-        seen: set[int] = set()
+        rows = (points[order] + 0.0).cpu().numpy()  # a zero has no sign then
+        seen: set[bytes] = set()
         first: list[int] = []
         copies: list[int] = []
-        for index, point in zip(order.tolist(), which.tolist(), strict=True):
+        for index, row in zip(order.tolist(), rows, strict=True):
+            point = row.tobytes()
             (copies if point in seen else first).append(index)
             seen.add(point)
+            if len(first) == self.window:
+                break
         return sorted((first + copies)[: self.window])
 
-    def weights(self, theta: Tensor, D: Tensor, step: int = 0) -> tuple[Tensor, float]:
-        """Return W, which maps a record's losses at D to its gradient, and the trace.
+    def forget(self) -> None:
+        """Drop the factor of earlier points: others come in their place."""
+        if self._radial is not None:
+            self._surrogate.forget()
 
-        Args:
-            theta: The current point, a ``d`` tensor.
-            D: The points whose losses are known, ``M x d``.
-            step: The number of the step, from 0 on.
-        """
-        found = self._weights(theta, D, self.noise_variance_at(step))
-        if self.num_directions == self.dim:
-            return found.weights, float(found.trace)
-        return found.weights[self.directions(step)], float(found.trace)
-
-    def _weights(self, theta: Tensor, D: Tensor, noise: float) -> GradientWeights:
-        return gradient_weights(
-            self.kernel,
-            theta,
-            D,
-            noise_variance=noise,
-            constant_mean=self.mean == "constant",
-        )
-
-    def new_points(self, theta: Tensor, seen: Tensor, *, step: int) -> Tensor:
+    def propose(
+        self, theta: Tensor, points: Tensor, nearby: list[int], *, step: int
+    ) -> Proposal:
         """Return the points that leave the least uncertainty about the gradient.
 
         Args:
             theta: The current point, a ``d`` tensor.
-            seen: The points that the surrogate uses already, ``M x d``.
+            points: All points seen before, ``M x d``. Later calls may only append to
+                them, until :meth:`forget` is called.
+            nearby: Which of them the surrogate uses. The weights are in this order,
+                with the new points behind them.
             step: The number of the step, from 0 on; it seeds random starts.
         """
-        if self.num_directions < self.dim:
-            return self._points_in_some_directions(theta, step)
-        model, seed = self._model(seen, step), step
+        noise = self.noise_variance_at(step)
         if self.search == "optimize":
-            acqf = GradientInformation(model, theta)
-            if self._is_known(acqf, theta):  # a kernel of finite rank: any points do
-                return self._random_points(seed)
-            return self._optimize(
-                acqf, self.batch_size, seed, num_restarts=2, raw_samples=64
+            new = self._search(theta, points[nearby], step)
+            found = gradient_weights(
+                self.kernel,
+                theta,
+                torch.cat([points[nearby], new]),
+                noise_variance=noise,
+                constant_mean=self.mean == "constant",
             )
-        batch_size = self.batch_size
+            weights, trace = found.weights, float(found.trace)
+        else:
+            surrogate = self._surrogate
+            surrogate.look(theta, nearby, points, noise)
+            placed = self._place(theta, points[nearby], step)
+            first = len(points)
+            keys = list(range(first, first + len(placed.points)))
+            surrogate.add(placed, keys)
+            new = placed.points
+            weights, trace = surrogate.weights([*nearby, *keys])
+        if self.num_directions < self.dim:
+            weights = weights[self.directions(step)]
+        return Proposal(new, weights, trace)
+
+    def _new_surrogate(self, radial: RadialKernel) -> RadialSurrogate:
+        return RadialSurrogate(radial, constant_mean=self.mean == "constant")
+
+    def _place(self, theta: Tensor, seen: Tensor, step: int) -> Placement:
+        """Return a design in closed form, polished if the user wants that."""
+        if self.num_directions < self.dim:
+            return self._place_in_some_directions(theta, step)
+        surrogate, batch_size = self._surrogate, self.batch_size
+        directions = surrogate.directions()
         if self.tolerance is not None:
-            batch_size = self._smallest_batch(model, theta, self.tolerance)
-        design = optimal_design(model, theta, batch_size, self._box)
+            batch_size = self._smallest_batch(theta, directions, self.tolerance)
+        placed = self._design(surrogate, theta, directions, batch_size, self._box)
         if self.search == "design":
-            return design.points
-        acqf, start = GradientInformation(model, theta), design.points.unsqueeze(0)
+            return placed
+        acqf = GradientInformation(self._model(seen, step), theta)
+        start = placed.points.unsqueeze(0)
         polished = self._optimize(
-            acqf, batch_size, seed, num_restarts=1, batch_initial_conditions=start
+            acqf, batch_size, step, num_restarts=1, batch_initial_conditions=start
         )
-        return polished if acqf.trace(polished) < design.trace else design.points
+        return surrogate.place(torch.stack([placed.points, polished]))
+
+    @staticmethod
+    def _design(
+        surrogate: RadialSurrogate,
+        theta: Tensor,
+        directions: Tensor,
+        batch_size: int,
+        box: Tensor,
+    ) -> Placement:
+        """Return the better of the designs that lie in the box."""
+        choices = design_choices(
+            surrogate.radial, directions, theta, batch_size, surrogate.unit_noise, box
+        )
+        return surrogate.place(torch.stack(choices))
+
+    def _place_in_some_directions(self, theta: Tensor, step: int) -> Placement:
+        """Return a design that varies only the coordinates of this step."""
+        chosen, bare = self.directions(step), self._of_directions
+        some = theta[chosen]
+        bare.look(
+            some, [], some.new_empty(0, len(chosen)), self.noise_variance_at(step)
+        )
+        design = self._design(
+            bare, some, bare.directions(), self.batch_size, self._box[:, chosen]
+        )
+        points = theta.repeat(self.batch_size, 1)
+        points[:, chosen] = design.points
+        return self._surrogate.place(points.unsqueeze(0))
+
+    def _search(self, theta: Tensor, seen: Tensor, step: int) -> Tensor:
+        """Return points that a search from random starts finds."""
+        acqf = GradientInformation(self._model(seen, step), theta)
+        if self._is_known(acqf, theta):  # a kernel of finite rank: any points do
+            return self._random_points(step)
+        return self._optimize(
+            acqf, self.batch_size, step, num_restarts=2, raw_samples=64
+        )
 
     def _model(self, points: Tensor, step: int) -> GradientGP:
         # The choice of points does not depend on the targets.
         targets = torch.zeros_like(points[:, :1])
         return GradientGP(points, targets, self.kernel, self.noise_variance_at(step))
-
-    def _points_in_some_directions(self, theta: Tensor, step: int) -> Tensor:
-        """Return a design that varies only the coordinates of this step."""
-        chosen = self.directions(step)
-        model = self._model(theta.new_empty(0, len(chosen)), step)
-        design = optimal_design(
-            model, theta[chosen], self.batch_size, self._box[:, chosen]
-        )
-        points = theta.repeat(self.batch_size, 1)
-        points[:, chosen] = design.points
-        return points
 
     def _check_directions(
         self, num_directions: int | None, tolerance: float | None
@@ -277,19 +353,17 @@ class GIBOGeometry:
             yield
 
     def _smallest_batch(
-        self, model: GradientGP, theta: Tensor, tolerance: float
+        self, theta: Tensor, directions: Tensor, tolerance: float
     ) -> int:
         """Return the fewest points that reach the tolerance (Algorithm 2, line 4).
 
         It bisects: except for rounding, more points leave less uncertainty.
         """
-        seen, noise = model.train_inputs[0], float(model.noise_variance)
         low, high = self._fewest, 2 * self.dim
         while low < high:
             middle = (low + high) // 2
-            design = optimal_design(model, theta, middle, self._box)
-            found = self._weights(theta, torch.cat([seen, design.points]), noise)
-            if found.trace <= tolerance:
+            placed = self._design(self._surrogate, theta, directions, middle, self._box)
+            if self._surrogate.trace_with(placed) <= tolerance:
                 high = middle
             else:
                 low = middle + 1

@@ -11,6 +11,10 @@ which lacks a record (its gradient counts as zero and n stays the same), move it
 most B / n, so half the noise gives the same mu. Everything after the release is
 post-processing: the update rule, projections and averages. Subclasses compute the
 gradients.
+
+Gradients are computed where the losses are. What is public is small but takes many
+operations, so it stays on the CPU: the iterate, the update rule and, unless a generator
+on another device is given, the noise. A step then copies d numbers from the device.
 """
 
 from abc import abstractmethod
@@ -31,7 +35,7 @@ from botorch_dp.privacy import (
     Ledger,
     PrivacyEvent,
     SecureNoise,
-    clip_rows,
+    clipped_row_sum,
 )
 from botorch_dp.privacy.budget import (
     check_gaussian,
@@ -77,18 +81,18 @@ class GradientDescent(Optimizer):
         check_bound(self.clip_norm, self.bounds.dtype)
         self.num_directions = _check_directions(num_directions, self.search_box.dim)
         self._rule = UpdateRule(update, step_size, initial_accumulator)
-        self._parameter = self.search_box.box.mean(dim=0)
+        self._box = self.search_box.on_cpu()
+        self._parameter = self._box.box.mean(dim=0)
         if initial_x is not None:
             initial_x = self.search_box.check_inside("initial_x", initial_x)
-            start = self.search_box.to_search(initial_x)
-            self._parameter = self.search_box.project(start)
+            self._parameter = self._box.project(self._box.to_search(initial_x.cpu()))
         self._rule.check(self._parameter)
         self._follower = self._rule.start(self._parameter)
 
     @property
     def x(self) -> Tensor:
         """The current point, a ``d`` tensor."""
-        return self.search_box.from_search(self._parameter)
+        return self._points_of(self._parameter)
 
     @property
     def noise_std(self) -> float:
@@ -109,11 +113,14 @@ class GradientDescent(Optimizer):
     def _release(self, private_mean: Tensor) -> Tensor:
         """Return what the optimizer learns about the mean gradient."""
 
+    def _points_of(self, pending: Tensor) -> Tensor:
+        return self._box.from_search(pending).to(self.bounds.device)
+
     def _clipped_mean(self, private_gradients: Iterable[Tensor]) -> Tensor:
         """Return the mean of the clipped gradients of all records, in chunks."""
-        total = self._parameter.new_zeros(self.num_directions, dtype=torch.float64)
+        total = self.bounds.new_zeros(self.num_directions, dtype=torch.float64)
         for gradients in private_gradients:
-            total += clip_rows(gradients, self.clip_norm).sum(dim=0, dtype=total.dtype)
+            total += clipped_row_sum(gradients, self.clip_norm)
         return total / self.num_records
 
     def _follow(
@@ -121,11 +128,11 @@ class GradientDescent(Optimizer):
     ) -> Step:
         """Take a step along a released gradient."""
         self._parameter = self._follower.follow(
-            gradient.to(self._parameter), self.search_box.project
+            gradient.to(self._parameter), self._box.project
         )
         return Step(
             number=len(self._history) + 1,
-            x=self.x,
+            x=self._box.from_search(self._parameter),
             num_evaluations=self.num_evaluations + num_points,
             noise_std=self.noise_std,
             trace=trace,
@@ -140,14 +147,14 @@ class GradientDescent(Optimizer):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        parameter = state["parameter"].to(self.bounds)
-        if not torch.equal(parameter, self.search_box.project(parameter)):
+        parameter = state["parameter"].to(self._parameter)
+        if not torch.equal(parameter, self._box.project(parameter)):
             raise ValueError("a parameter outside the box")
         self._rule.start(parameter, state["update"])
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self._parameter = state["parameter"].to(self.bounds)
+        self._parameter = state["parameter"].to(self._parameter)
         self._follower = self._rule.start(self._parameter, state["update"])
 
 
@@ -241,6 +248,9 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
             generator=generator,
             secure=secure,
         )
+        self._noise_device = torch.device(
+            "cpu" if generator is None else generator.device
+        )
 
     @property
     def noise_std(self) -> float:
@@ -269,10 +279,11 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
         return {**super()._certified_parameters(), "noise_std": noise_std}
 
     def _release(self, private_mean: Tensor) -> Tensor:
+        private_mean = private_mean.to(self._noise_device)
         return self._mechanism.release(private_mean, ledger=self.account)
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self.account.skip_noise(
-            self._mechanism, size=self.num_directions, device=self.bounds.device
+            self._mechanism, size=self.num_directions, device=self._noise_device
         )

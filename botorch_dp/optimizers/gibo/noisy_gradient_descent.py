@@ -40,8 +40,8 @@ class NoisyGradientDescent(PrivateGradientDescent):
         return self._parameter.unsqueeze(0)
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        slope = self.search_box.slope(self._parameter)
-        X, dim = self.search_box.from_search(points), self.search_box.dim
+        slope = self._box.slope(self._parameter).to(self.bounds.device)
+        X, dim = self._points_of(points), self.search_box.dim
         chunks = checked_chunks(losses, X, self.num_records, dim, self.noun)
         private_mean = self._clipped_mean(chunk * slope for chunk in chunks)
         return self._follow(self._release(private_mean), num_points=len(points))

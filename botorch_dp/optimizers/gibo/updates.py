@@ -1,5 +1,6 @@
 """How a point follows released gradients: post-processing, by rules of torch.optim."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +101,7 @@ class Follower:
         state: dict[str, Any] | None = None,
     ) -> None:
         self._parameter = torch.nn.Parameter(point.clone())
-        with point.device:  # torch.optim makes its counters on the default device
+        with _on(point.device):  # torch.optim makes its counters on the default device
             self._optimizer = make_optimizer(self._parameter)
             if state is not None:
                 self._optimizer.load_state_dict(state)
@@ -108,7 +109,7 @@ class Follower:
     def follow(self, gradient: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
         """Return where a gradient leads, after a projection."""
         self._parameter.grad = gradient
-        with gradient.device:
+        with _on(gradient.device):
             self._optimizer.step()
         with torch.no_grad():
             self._parameter.copy_(project(self._parameter))
@@ -117,3 +118,10 @@ class Follower:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rule."""
         return self._optimizer.state_dict()
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Make a device the default, which slows down every operation, if it is not yet."""
+    if torch.get_default_device() == device:
+        return contextlib.nullcontext()
+    return device

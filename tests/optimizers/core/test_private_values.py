@@ -16,6 +16,7 @@ from torch.utils.data import (
 
 from botorch_dp import GIBO, NoisyGradientDescent, PrivateBO, PureDP, RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.core import private_values
 from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.privacy import PermuteAndFlipMechanism
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
@@ -68,6 +69,35 @@ def test_columns():
     assert columns.is_contiguous()
     columns.zero_()  # a copy
     assert torch.equal(values.columns(rows), losses)
+
+
+@pytest.mark.parametrize("chunks", [[N], [20, 17, 13], [1] * N], ids=str)
+def test_blocks_are_of_the_same_records(chunks, monkeypatch):
+    monkeypatch.setattr(private_values, "_CPU_BLOCK", 7)
+    values, losses = PrivateValues(), torch.rand(N, 5, generator=seeded(), **DOUBLE)
+    rows = torch.tensor(values.append(losses[:, :3])[::-1], device=CPU)
+    blocks = [*values.blocks(rows, losses[:, 3:].split(chunks))]
+    assert max(len(told) for _, told in blocks) <= 7
+    kept, told = (
+        torch.cat(parts, dim)
+        for parts, dim in zip(zip(*blocks, strict=True), (1, 0), strict=True)
+    )
+    assert torch.equal(kept, losses[:, [2, 1, 0]].mT)
+    assert torch.equal(told, losses[:, 3:])
+
+
+@pytest.mark.parametrize("tell", [lambda losses: losses, lambda L: L.split(64)])
+def test_a_run_in_blocks_is_the_same(tell, monkeypatch):
+    found = []
+    for block in (1000, 7):
+        monkeypatch.setattr(private_values, "_CPU_BLOCK", block)
+        opt, problem = make(), Quadratics()
+        while not opt.done:
+            # Losses of some steps are kept, and combined with new ones.
+            losses = problem(opt.ask())
+            opt.tell(losses if len(opt.history) < 2 else tell(losses))
+        found.append(opt.x)
+    assert torch.allclose(*found, atol=1e-11)
 
 
 class TestOrder:

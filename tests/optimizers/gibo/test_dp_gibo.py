@@ -11,6 +11,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     UnsupportedKernelError,
 )
+from botorch_dp.models.gradient_weights import gradient_weights
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
 
 
@@ -116,10 +117,11 @@ class TestStep:
         theta = opt.x
         for _ in range(T):
             X = opt.ask()
-            weights, _ = opt.geometry.weights(
-                opt._parameter, torch.cat([opt._points, X])
+            D = torch.cat([opt._points, X])
+            found = gradient_weights(
+                opt.geometry.kernel, theta, D, noise_variance=1e-6, constant_mean=True
             )
-            G = problem(torch.cat([opt._points, X])) @ weights.mT
+            G = problem(D) @ found.weights.mT
             norms = G.norm(dim=-1, keepdim=True)
             g = (G * (B / norms).clamp(max=1.0)).mean(dim=0)
             w = torch.randn(3, generator=noise, **DOUBLE)

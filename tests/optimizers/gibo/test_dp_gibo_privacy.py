@@ -91,7 +91,9 @@ class TestAudit:
         assert audit_mu(low, high, threshold=0.0).rejects(GDP(MU))
 
     def test_no_clipping_is_refuted(self, monkeypatch):
-        monkeypatch.setattr(gradient_descent, "clip_rows", lambda rows, bound: rows)
+        monkeypatch.setattr(
+            gradient_descent, "clipped_row_sum", lambda rows, bound: rows.sum(dim=0)
+        )
         low, high = trajectories(-3.0, 5), trajectories(3.0, 6)
         assert audit_mu(low, high, threshold=0.0).rejects(GDP(MU))
 

@@ -10,6 +10,7 @@ from botorch_dp import GradientGP
 from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
+from botorch_dp.models.gradient_weights import gradient_weights
 from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make
 
 
@@ -68,6 +69,17 @@ class TestWhereToEvaluate:
         window = opt._points[opt.geometry.nearby(opt._points, opt._parameter)]
         assert len(window.unique(dim=0)) == len(window) == 16
 
+    def test_a_zero_has_no_sign(self):
+        opt, zero = make(window=2), torch.zeros(1, 3, **DOUBLE)
+        points = torch.cat([zero, -zero, zero, zero + 0.5])
+        assert opt.geometry.nearby(points, zero[0]) == [0, 3]
+
+    def test_default_window(self):
+        # From 200 dimensions on, earlier points cost more than they tell.
+        for d, window in ((3, 16), (199, 800), (200, 0)):
+            assert make(d=d).settings()["window"] == window
+        assert make(d=200, window=7).settings()["window"] == 7
+
     def test_no_window(self):
         problem = Quadratics()
         opt = make(num_steps=3, window=0)
@@ -92,6 +104,27 @@ class TestWhereToEvaluate:
 
 
 class TestSurrogate:
+    @pytest.mark.parametrize("mean", ["constant", "zero"])
+    @pytest.mark.parametrize("settings", [{}, {"window": 5}, {"window": 0}], ids=str)
+    def test_weights_of_every_step(self, mean, settings):
+        # Whatever is kept from earlier steps, and with losses that are asked for again.
+        problem = Quadratics()
+        opt = make(mean=mean, num_steps=12, noise_variance=1e-4, **settings)
+        while not opt.done:
+            theta, X, step = opt._parameter, opt.ask(), len(opt.history)
+            expected = gradient_weights(
+                opt.geometry.kernel,
+                theta,
+                torch.cat([opt._points[opt._remembered], X]),
+                noise_variance=1e-4,
+                constant_mean=mean == "constant",
+            )
+            assert torch.allclose(opt._weights, expected.weights, atol=1e-6)
+            losses = problem(X)
+            opt.tell(losses.split(64) if step in (3, 4, 8) else losses)
+            trace = opt.history[-1].trace
+            assert math.isclose(trace, float(expected.trace), rel_tol=1e-7)
+
     def test_window(self):
         # Only the nearest points count: the others' losses may be anything.
         problem = Quadratics()
