@@ -12,6 +12,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_dp.models.kernels.closed_forms import rbf_profile
 from botorch_dp.models.kernels.derivatives import (
     kernel_cross_hessian,
     kernel_gradient,
@@ -21,19 +22,19 @@ from botorch_dp.models.kernels.radial import RadialKernel
 
 
 class Covariances(Protocol):
-    """The covariances of candidates, ``b x q x d``.
+    """The covariances of b sets of q candidates.
 
     Attributes:
         with_known: The covariance of the values at Z with the n values at D and the p
             gradients, ``b q x (n + p d)``.
-        among_candidates: k(Z, Z), ``b x q x q``.
+        among_candidates: k(Z, Z), ``b x q x q``. For q = 1 it may be ``1 x 1 x 1``.
     """
 
     with_known: Tensor
     among_candidates: Tensor
 
     def pull_back(self, weights: Tensor, M: Tensor) -> Tensor:
-        """Return half of a gradient in Z, ``b x q x d``.
+        """Return half of a gradient in Z, ``b q x d``.
 
         Args:
             weights: Half of the derivative in ``with_known``, ``b q x (n + p d)``.
@@ -42,8 +43,21 @@ class Covariances(Protocol):
         ...
 
 
+class KnownPoints(Protocol):
+    """Points D and centres, of which the candidates' covariances are wanted."""
+
+    def covariances(self, Z: Tensor, q: int) -> Covariances:
+        """Return the covariances of candidates.
+
+        Args:
+            Z: The candidates, ``b q x d``.
+            q: The number of candidates in a set.
+        """
+        ...
+
+
 @dataclass(frozen=True)
-class KnownPoints:
+class PlainPoints:
     """Points and centres, for any kernel.
 
     Attributes:
@@ -56,14 +70,14 @@ class KnownPoints:
     inputs: Tensor
     centers: Tensor
 
-    def __call__(self, Z: Tensor) -> Covariances:
-        return _KernelCovariances(self, Z)
+    def covariances(self, Z: Tensor, q: int) -> Covariances:
+        return _KernelCovariances(self, Z.unflatten(0, (-1, q)))
 
 
 class _KernelCovariances:
     """Covariances of any kernel, in O(N q d) memory."""
 
-    def __init__(self, known: KnownPoints, Z: Tensor) -> None:
+    def __init__(self, known: PlainPoints, Z: Tensor) -> None:
         self._known, self._Z = known, Z
         with_inputs = kernel_value(known.kernel, Z, known.inputs)  # b x q x n
         gradient = kernel_gradient(known.kernel, known.centers, Z)  # b x p x q x d
@@ -80,7 +94,7 @@ class _KernelCovariances:
         for part, points, sign in ((T, inputs, 1), (M, Z, -1)):
             slopes = kernel_gradient(kernel, Z, points)  # b x q x m x d
             gradient += sign * (part.unsqueeze(-2) @ slopes).squeeze(-2)
-        return gradient
+        return gradient.flatten(0, 1)
 
 
 class WhitenedPoints:
@@ -106,62 +120,69 @@ class WhitenedPoints:
             torch.addcmul(self.shift, X, self.inverse) for X in (inputs, centers)
         )
         # A centre counts d times, once for each derivative.
-        every = torch.cat([points, self.centers.repeat_interleave(d, dim=0)])
-        self.columns = (-2 * every).mT.contiguous()
-        self.norms = every.square().sum(dim=-1)
-        # The last column adds up the weights of the points.
-        identity = torch.eye(d, d + 1, dtype=every.dtype, device=every.device)
-        ones = points.new_ones(n, 1)
-        self.pull = torch.cat([torch.cat([points, ones], -1), identity.repeat(p, 1)])
+        repeated = self.centers.repeat_interleave(d, dim=0)
+        every = torch.cat([points, repeated])
+        self.columns = every.mT.contiguous()
+        self.halves = every.square().sum(dim=-1).mul_(-0.5)
+        identity = torch.eye(d, dtype=every.dtype, device=every.device)
+        self.pull = torch.cat([points, identity.repeat(p, 1)])
+        self.turn = torch.cat([torch.zeros_like(points), repeated])
+        self.ones = every.new_ones(max(self.size, d), 1)
         self.variance = every.new_ones(1, 1, 1)
 
-    def __call__(self, Z: Tensor) -> Covariances:
-        return _RadialCovariances(self, Z)
+    def covariances(self, Z: Tensor, q: int) -> Covariances:
+        return _RadialCovariances(self, Z, q)
 
 
 class _RadialCovariances:
     r"""Covariances of a radial kernel, in O(N q) memory: sums are matrix products.
 
     In whitened coordinates the gradient of k(z, x) in z is - rho (z - x), so that a
-    weighted sum over many x is sum a x - (sum a) z with a = weight * rho.
+    weighted sum over many x is sum a x - (sum a) z with a = weight * rho. That of
+    rho (z - x) e is rho e - tau (z - x) (z - x) e for a direction e.
     """
 
-    def __init__(self, known: WhitenedPoints, Z: Tensor) -> None:
-        (b, q, d), n, size = Z.shape, known.num_points, known.size
-        self._known = known
+    def __init__(self, known: WhitenedPoints, Z: Tensor, q: int) -> None:
+        n = known.num_points
+        self._known, self._q = known, q
         self._z = z = torch.addcmul(known.shift, Z, known.inverse)
-        self._rows = rows = z.view(-1, d)
-        norms = (rows * rows).sum(dim=-1, keepdim=True)
-        squares = torch.addmm(known.norms, rows, known.columns)
-        if q > 1:
-            among = torch.baddbmm(norms.view(b, 1, q), z, z.mT, alpha=-2)
-            squares = torch.cat([squares, among.view(-1, q)], dim=-1)
-        squares = squares.add_(norms).clamp_(min=0.0)
-        phi, self._rho, self._tau = known.profile(squares)[:3]  # b q x (n + p d + q)
+        rows, d = z.shape
+        norms = torch.mm(z * z, known.ones[:d])
+        halves = torch.addmm(known.halves, z, known.columns)  # b q x (n + p d)
         self.among_candidates = known.variance
         if q > 1:
-            self.among_candidates = phi[:, size:].view(b, q, q)
-            self._rho_among = self._rho[:, size:].view(b, q, q)
-            self._rho, self._tau = self._rho[:, :size], self._tau[:, :size]
-        self._delta = rows
+            sets = z.view(-1, q, d)
+            among = torch.baddbmm(norms.view(-1, 1, q), sets, sets.mT, beta=-0.5)
+            halves = torch.cat([halves, among.view(-1, q)], dim=-1)
+        halves.sub_(norms, alpha=0.5)  # minus half of the squared distances
+        if known.profile is rbf_profile:
+            phi = rho = tau = halves.exp_()
+        else:
+            phi, rho, tau = known.profile(halves.mul_(-2.0).clamp_(min=0.0))[:3]
+        if q > 1:
+            size = known.size
+            self.among_candidates = phi[:, size:].view(-1, q, q)
+            self._rho_among = rho[:, size:].view(-1, q, q)
+            phi, rho, tau = (part[:, :size] for part in (phi, rho, tau))
+        delta = z
         if known.num_centers > 1:
-            self._delta = (rows.unsqueeze(-2) - known.centers).flatten(1)
-        with_gradient = self._rho[:, n:] * self._delta
-        self.with_known = torch.cat([phi[:, :n], with_gradient], dim=-1)
+            delta = (z.unsqueeze(-2) - known.centers).flatten(1)
+        self._rho = rho
+        self.with_known = torch.cat([phi[:, :n], rho[:, n:] * delta], dim=-1)
+        self._slopes = self.with_known
+        if known.profile is not rbf_profile:
+            self._slopes = torch.cat([rho[:, :n], tau[:, n:] * delta], dim=-1)
 
     def pull_back(self, weights: Tensor, M: Tensor) -> Tensor:
-        known, rows, z = self._known, self._rows, self._z
-        n, d = known.num_points, rows.shape[-1]
-        pulled = torch.mm(self._rho * weights, known.pull)
-        turns = (self._tau[:, n:] * weights[:, n:]).mul_(self._delta)
-        total = turns.sum(dim=-1, keepdim=True).add_(pulled[:, d:])
-        gradient = pulled[:, :d]
+        known, z = self._known, self._z
+        gradient = torch.mm(self._rho * weights, known.pull)
+        turns = self._slopes * weights
+        total = torch.mm(turns, known.ones)
         if known.num_centers > 1:
-            turns = turns.unflatten(-1, (-1, d)).sum(dim=-1)
-            gradient = torch.addmm(gradient, turns, known.centers)
-        if z.shape[1] == 1:
-            return torch.addcmul(gradient, total, rows, value=-1).view_as(z)
-        among = self._rho_among * M
-        total = total.view(*z.shape[:2], 1) - among.sum(dim=-1, keepdim=True)
-        gradient = torch.addcmul(gradient.view_as(z), total, z, value=-1)
-        return torch.baddbmm(gradient, among, z, alpha=-1)
+            gradient.addmm_(turns, known.turn)
+        if self._q > 1:
+            among = self._rho_among * M
+            total -= among.sum(dim=-1).view(-1, 1)
+            sets = z.view(-1, self._q, z.shape[-1])
+            gradient.view(sets.shape).baddbmm_(among, sets, alpha=-1)
+        return gradient.addcmul_(total, z, value=-1)

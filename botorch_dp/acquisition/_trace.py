@@ -14,8 +14,6 @@ than a solution, and one with K^-1 loses the digits of S, which is a small diffe
 large numbers when the points are close together.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,39 +21,38 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from botorch_dp.acquisition._covariances import Covariances
+from botorch_dp.acquisition._covariances import Covariances, KnownPoints
 
 
-@dataclass(frozen=True)
 class Geometry:
     """What does not depend on the candidates.
 
-    Attributes:
-        covariances: Takes candidates, ``b x q x d``, and returns their covariances.
+    Args:
+        known: The points D and the centres.
         root: The joint root [[L, 0], [U, I]], with n + p d rows.
         noise: The variance s^2 of an observation, a scalar.
         weights: The weights of the p d derivatives in the trace.
         trace: The trace before any candidate is observed.
-        twice_scale: The factors from half of the gradient to the gradient, ``d``.
+        scale: The factors from the gradient in units of ``known`` to that in Z, ``d``.
     """
 
-    covariances: Callable[[Tensor], Covariances]
-    root: Tensor
-    noise: Tensor
-    weights: Tensor
-    trace: Tensor
-    twice_scale: Tensor
-    rows: tuple[Tensor, Tensor] = field(init=False)
-    columns: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Add what separates the n points from the p d derivatives in a row."""
-        n = len(self.root) - len(self.weights)
-        rows = self.root.new_zeros(2, len(self.root))
-        rows[0, :n] = 1.0
-        rows[1, n:] = self.weights
-        object.__setattr__(self, "rows", rows.unbind())
-        object.__setattr__(self, "columns", rows.mT.contiguous())
+    def __init__(
+        self,
+        known: KnownPoints,
+        root: Tensor,
+        noise: Tensor,
+        weights: Tensor,
+        trace: Tensor,
+        scale: Tensor,
+    ) -> None:
+        self.known, self.root, self.noise = known, root, noise
+        self.weights, self.trace, self.twice_scale = weights, trace, 2 * scale
+        self.num_points = n = len(root) - len(weights)
+        # Rows that separate the points from the derivatives.
+        self.rows = root.new_zeros(2, len(root))
+        self.rows[0, :n] = 1.0
+        self.rows[1, n:] = weights
+        self.at_points, self.at_derivatives = self.rows
 
 
 class MinusTrace(torch.autograd.Function):
@@ -65,62 +62,72 @@ class MinusTrace(torch.autograd.Function):
     def forward(ctx: Any, X: Tensor, geometry: Geometry) -> Tensor:
         # The gradient is computed now, while its parts are at hand. Inference mode
         # saves a fifth of the time on small problems.
-        shape = X.shape
+        *batch_shape, q, d = ctx.shape = X.shape
         with torch.inference_mode():
-            Z = X.reshape(-1, *shape[-2:])  # b x q x d
-            gain, gradient = evaluate(geometry, Z, ctx.needs_input_grad[0])
-            gain = gain.view(shape[:-2])
-            if gradient is not None:
-                ctx.gradient = gradient.view(shape)
-        return gain - geometry.trace
+            gain, ctx.gradient = evaluate(
+                geometry, X.reshape(-1, d), q, ctx.needs_input_grad[0]
+            )
+        return gain.view(batch_shape) - geometry.trace
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient * grad_output[..., None, None], None
+        # Grad mode is on only if second derivatives are wanted: there are none.
+        differentiate = _refuse_twice if torch.is_grad_enabled() else _scale
+        return differentiate(ctx, grad_output), None
+
+
+def _scale(ctx: Any, grad_output: Tensor) -> Tensor:
+    return ctx.gradient.view(ctx.shape) * grad_output[..., None, None]
+
+
+_refuse_twice = once_differentiable(_scale)
 
 
 def evaluate(
-    geometry: Geometry, Z: Tensor, needs_gradient: bool
+    geometry: Geometry, Z: Tensor, q: int, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return by how much Z lowers the trace, ``b``, and the gradient, ``b x q x d``."""
-    k, root = geometry.covariances(Z), geometry.root
-    solved = torch.linalg.solve_triangular(root, k.with_known.mT, upper=False).mT
-    condition = _one_candidate if Z.shape[1] == 1 else _several_candidates
-    gain, M, weights = condition(geometry, k.among_candidates, solved, needs_gradient)
-    if not needs_gradient:
-        return gain, None
-    # One solution subtracts U^T G and then applies L^-T.
-    weights = torch.linalg.solve_triangular(root.mT, weights.mT, upper=True).mT
-    return gain, k.pull_back(weights, M).mul_(geometry.twice_scale)
+    """Return by how much candidates lower the trace, and the gradient of that.
+
+    Args:
+        geometry: What does not depend on the candidates.
+        Z: The candidates, ``b q x d``.
+        q: The number of candidates in a set.
+        needs_gradient: Whether to compute the gradient.
+
+    Returns:
+        A tensor with b entries, and a ``b q x d`` tensor or None.
+    """
+    k = geometry.known.covariances(Z, q)
+    solved = torch.linalg.solve_triangular(geometry.root, k.with_known.mT, upper=False)
+    condition = _one_candidate if q == 1 else _several_candidates
+    return condition(geometry, k, solved.mT, needs_gradient)
 
 
 def _one_candidate(
-    geometry: Geometry, among: Tensor, solved: Tensor, needs_gradient: bool
-) -> tuple[Tensor, ...]:
-    """Return tr, M and [R M, G] for q = 1, where S is a number."""
-    at_points, at_gradients = geometry.rows
-    explained, lowered = torch.mm(solved * solved, geometry.columns).split(1, dim=1)  # b x 1
+    geometry: Geometry, k: Covariances, solved: Tensor, needs_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Evaluate for q = 1, where S and M are numbers."""
+    sums = torch.mm(geometry.rows, (solved * solved).mT)  # 2 x b
+    explained, lowered = sums.unsqueeze(-1)
     # What the points explain is at most k(z, z), also after rounding.
-    left = torch.sub(among.view(-1, 1), explained).clamp_(min=0.0)
-    precision = left.add_(geometry.noise).reciprocal_()
-    gain = lowered * precision
+    S = torch.sub(k.among_candidates.view(-1, 1), explained)  # b x 1
+    S = S.clamp_(min=0.0).add_(geometry.noise)
+    gain = lowered / S
     if not needs_gradient:
-        return gain, gain, solved
-    M = gain * precision
-    weights = torch.addcmul(at_gradients * precision, M, at_points).mul_(solved)
-    return gain, M.view(-1, 1, 1), weights
+        return gain, None
+    # Everything below is multiplied by S until the last line.
+    weights = torch.addcmul(geometry.at_derivatives, gain, geometry.at_points)
+    weights = weights.mul_(solved)  # [R M, G]
+    return gain, _pull_back(geometry, k, weights, gain.unsqueeze(-1)).div_(S)
 
 
 def _several_candidates(
-    geometry: Geometry, among: Tensor, solved: Tensor, needs_gradient: bool
-) -> tuple[Tensor, ...]:
-    """Return tr, M and [R M, G] for any q."""
-    b, q, _ = among.shape
-    size = len(geometry.weights)
-    solved = solved.view(b, q, -1)
-    n = solved.shape[-1] - size
-    R, C = solved[..., :n], solved[..., n:]
+    geometry: Geometry, k: Covariances, solved: Tensor, needs_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Evaluate for any q."""
+    among, n = k.among_candidates, geometry.num_points
+    sets = solved.view(*among.shape[:2], -1)
+    R, C = sets[..., :n], sets[..., n:]
     S = torch.baddbmm(among, R, R.mT, alpha=-1)
     S.diagonal(dim1=-2, dim2=-1).add_(geometry.noise)
     half, info = torch.linalg.cholesky_ex(S)
@@ -130,6 +137,15 @@ def _several_candidates(
     G = unweighted * geometry.weights  # b x q x p d
     gain = (C * G).sum(dim=(-2, -1))
     if not needs_gradient:
-        return gain, S, solved
+        return gain, None
     M = torch.bmm(G, unweighted.mT)
-    return gain, M, torch.cat([torch.bmm(M, R), G], dim=-1).view(b * q, -1)
+    weights = torch.cat([torch.bmm(M, R), G], dim=-1).view_as(solved)
+    return gain, _pull_back(geometry, k, weights, M)
+
+
+def _pull_back(
+    geometry: Geometry, k: Covariances, weights: Tensor, M: Tensor
+) -> Tensor:
+    # One solution subtracts U^T G and then applies L^-T.
+    weights = torch.linalg.solve_triangular(geometry.root.mT, weights.mT, upper=True)
+    return k.pull_back(weights.mT, M).mul_(geometry.twice_scale)

@@ -19,8 +19,7 @@ References:
         Scalable Differentially Private Bayesian Optimization. 2025. Algorithm 1.
 """
 
-from collections.abc import Callable
-
+import math
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
@@ -32,8 +31,8 @@ from torch import Tensor
 
 from botorch_dp._deprecated import renamed_argument, renamed_attribute
 from botorch_dp.acquisition._covariances import (
-    Covariances,
     KnownPoints,
+    PlainPoints,
     WhitenedPoints,
 )
 from botorch_dp.acquisition._trace import Geometry, MinusTrace
@@ -113,20 +112,20 @@ class GradientInformation(AcquisitionFunction):
         covariance = covariance * weight.unsqueeze(-1) * weight.unsqueeze(-2)
         self.register_buffer("prior_covariance", covariance)
         self.radial = radial = radial_kernel(model.covar_module, inputs)
-        covariances: Callable[[Tensor], Covariances]
+        known: KnownPoints
         if radial is None:
             scale, inverse = root.new_ones(()), torch.ones_like(at[0])
-            covariances = KnownPoints(model.covar_module, inputs, at)
+            known = PlainPoints(model.covar_module, inputs, at)
         else:
             scale, inverse = radial.outputscale, radial.inverse_lengthscale
-            covariances = WhitenedPoints(radial, inputs, at)
+            known = WhitenedPoints(radial, inputs, at)
         self._geometry = Geometry(
-            covariances=covariances,
+            known=known,
             root=_joint_root(root / scale.sqrt(), half / (inverse * scale.sqrt())),
             noise=model.noise_variance.detach().squeeze() / scale,
             weights=(weight * inverse).square().flatten() * scale,
             trace=covariance.diagonal(dim1=-2, dim2=-1).sum(),
-            twice_scale=2 * inverse,
+            scale=inverse,
         )
 
     @concatenate_pending_points
@@ -141,7 +140,9 @@ class GradientInformation(AcquisitionFunction):
             A ``batch_shape`` tensor: minus the traces.
         """
         model = self.model
-        model.check_points("X", X)
+        inputs = model.train_inputs[0]
+        if X.shape[-1] != inputs.shape[-1] or X.dtype is not inputs.dtype or X.device != inputs.device or X.shape[-2]==0 or not math.isfinite(X.detach().sum()):
+            model.check_points("X", X)
         return MinusTrace.apply(model.transform_inputs(X), self._geometry)
 
     def trace(self, X: Tensor) -> Tensor:
