@@ -1,17 +1,18 @@
 r"""Prior covariances of candidates Z with points D and gradients, and derivatives.
 
-Every covariance of an acquisition function that conditions on candidates is linear in
-k(Z, D), the covariance of the values at Z with the gradients at p centres, and k(Z, Z).
-Candidates are in rows.
+What an acquisition function needs in order to condition on candidates: k(Z, D), the
+covariance of the values at Z with the gradients at p centres, and k(Z, Z). Candidates
+are in rows.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_dp.acquisition._arrays import Array, Tensors
 from botorch_dp.models.kernels.closed_forms import rbf_profile
 from botorch_dp.models.kernels.derivatives import (
     kernel_cross_hessian,
@@ -27,13 +28,13 @@ class Covariances(Protocol):
     Attributes:
         with_known: The covariance of the values at Z with the n values at D and the p
             gradients, ``b q x (n + p d)``.
-        among_candidates: k(Z, Z), ``b x q x q``. For q = 1 it may be ``1 x 1 x 1``.
+        among_candidates: k(Z, Z), ``b x q x q``. It may be ``1 x 1 x 1`` if q = 1.
     """
 
-    with_known: Tensor
-    among_candidates: Tensor
+    with_known: Array
+    among_candidates: Array
 
-    def pull_back(self, weights: Tensor, M: Tensor) -> Tensor:
+    def pull_back(self, weights: Array, M: Array) -> Array:
         """Return half of a gradient in Z, ``b q x d``.
 
         Args:
@@ -44,9 +45,9 @@ class Covariances(Protocol):
 
 
 class KnownPoints(Protocol):
-    """Points D and centres, of which the candidates' covariances are wanted."""
+    """Points D and centres."""
 
-    def covariances(self, Z: Tensor, q: int) -> Covariances:
+    def covariances(self, Z: Array, q: int) -> Covariances:
         """Return the covariances of candidates.
 
         Args:
@@ -91,9 +92,10 @@ class _KernelCovariances:
         hessian = kernel_cross_hessian(kernel, self._known.centers, Z)
         G = G.unflatten(-1, (-1, Z.shape[-1])).transpose(-2, -3)  # b x p x q x d
         gradient = (G.unsqueeze(-2) @ hessian).squeeze(-2).sum(dim=-3)
-        for part, points, sign in ((T, inputs, 1), (M, Z, -1)):
-            slopes = kernel_gradient(kernel, Z, points)  # b x q x m x d
-            gradient += sign * (part.unsqueeze(-2) @ slopes).squeeze(-2)
+        dk_inputs = kernel_gradient(kernel, Z, inputs)  # b x q x n x d
+        gradient += (T.unsqueeze(-2) @ dk_inputs).squeeze(-2)
+        dk_candidates = kernel_gradient(kernel, Z, Z)
+        gradient -= (M.unsqueeze(-2) @ dk_candidates).squeeze(-2)
         return gradient.flatten(0, 1)
 
 
@@ -111,6 +113,7 @@ class WhitenedPoints:
 
     def __init__(self, radial: RadialKernel, inputs: Tensor, centers: Tensor) -> None:
         (n, d), p = inputs.shape, len(centers)
+        self.ops: Any = Tensors
         self.num_points, self.num_centers, self.size = n, p, n + p * d
         self.profile, self.inverse = radial.unit_profile, radial.inverse_lengthscale
         # Candidates lie near the first centre. With that point as the origin, squared
@@ -121,16 +124,17 @@ class WhitenedPoints:
         )
         # A centre counts d times, once for each derivative.
         repeated = self.centers.repeat_interleave(d, dim=0)
-        every = torch.cat([points, repeated])
-        self.columns = every.mT.contiguous()
-        self.halves = every.square().sum(dim=-1).mul_(-0.5)
-        identity = torch.eye(d, dtype=every.dtype, device=every.device)
-        self.pull = torch.cat([points, identity.repeat(p, 1)])
-        self.turn = torch.cat([torch.zeros_like(points), repeated])
-        self.ones = every.new_ones(max(self.size, d), 1)
-        self.variance = every.new_ones(1, 1, 1)
+        fixed = torch.cat([points, repeated])
+        self.factors = fixed.mT.contiguous()
+        self.minus_half_norms = fixed.square().sum(dim=-1).mul_(-0.5)
+        identity = torch.eye(d, dtype=fixed.dtype, device=fixed.device)
+        self.straight = torch.cat([points, identity.repeat(p, 1)])
+        self.turned = torch.cat([torch.zeros_like(points), repeated])
+        self.halves = fixed.new_full((d, 1), 0.5)
+        self.minus_ones = fixed.new_full((self.size, 1), -1.0)
+        self.variance = fixed.new_ones(1, 1, 1)
 
-    def covariances(self, Z: Tensor, q: int) -> Covariances:
+    def covariances(self, Z: Array, q: int) -> Covariances:
         return _RadialCovariances(self, Z, q)
 
 
@@ -138,51 +142,53 @@ class _RadialCovariances:
     r"""Covariances of a radial kernel, in O(N q) memory: sums are matrix products.
 
     In whitened coordinates the gradient of k(z, x) in z is - rho (z - x), so that a
-    weighted sum over many x is sum a x - (sum a) z with a = weight * rho. That of
-    rho (z - x) e is rho e - tau (z - x) (z - x) e for a direction e.
+    weighted sum over many x is sum a x - (sum a) z with a = weight * rho. The gradient
+    of rho (z - x)_i is rho e_i - tau (z - x)_i (z - x).
     """
 
-    def __init__(self, known: WhitenedPoints, Z: Tensor, q: int) -> None:
-        n = known.num_points
+    def __init__(self, known: WhitenedPoints, Z: Array, q: int) -> None:
+        n, size, ops = known.num_points, known.size, known.ops
         self._known, self._q = known, q
-        self._z = z = torch.addcmul(known.shift, Z, known.inverse)
-        rows, d = z.shape
-        norms = torch.mm(z * z, known.ones[:d])
-        halves = torch.addmm(known.halves, z, known.columns)  # b q x (n + p d)
+        self._z = z = ops.addcmul(known.shift, Z, known.inverse)
+        half_norms = (z * z) @ known.halves
+        # Minus half of the squared distances, b q x (n + p d) and b q x q.
+        logs = ops.addmm(known.minus_half_norms, z, known.factors)
+        if q > 1:
+            self._sets = sets = z.reshape(-1, q, z.shape[-1])
+            row = half_norms.reshape(-1, 1, q)
+            among = ops.baddbmm(row, sets, sets.mT, beta=-1.0)
+            logs = ops.concatenate([logs, among.reshape(-1, q)], axis=-1)
+        logs -= half_norms
+        is_rbf = known.profile is rbf_profile
+        if is_rbf:
+            phi = rho = tau = ops.exp_(logs)
+        else:
+            phi, rho, tau = ops.profile(known.profile, ops.clamp_(-2.0 * logs))
         self.among_candidates = known.variance
         if q > 1:
-            sets = z.view(-1, q, d)
-            among = torch.baddbmm(norms.view(-1, 1, q), sets, sets.mT, beta=-0.5)
-            halves = torch.cat([halves, among.view(-1, q)], dim=-1)
-        halves.sub_(norms, alpha=0.5)  # minus half of the squared distances
-        if known.profile is rbf_profile:
-            phi = rho = tau = halves.exp_()
-        else:
-            phi, rho, tau = known.profile(halves.mul_(-2.0).clamp_(min=0.0))[:3]
-        if q > 1:
-            size = known.size
-            self.among_candidates = phi[:, size:].view(-1, q, q)
-            self._rho_among = rho[:, size:].view(-1, q, q)
-            phi, rho, tau = (part[:, :size] for part in (phi, rho, tau))
+            self.among_candidates = phi[:, size:].reshape(-1, q, q)
+            self._rho_among = rho[:, size:].reshape(-1, q, q)
         delta = z
         if known.num_centers > 1:
-            delta = (z.unsqueeze(-2) - known.centers).flatten(1)
-        self._rho = rho
-        self.with_known = torch.cat([phi[:, :n], rho[:, n:] * delta], dim=-1)
+            delta = (z[:, None] - known.centers).reshape(len(z), -1)
+        self._rho = rho[:, :size]
+        at_centers = rho[:, n:size] * delta
+        self.with_known = ops.concatenate([phi[:, :n], at_centers], axis=-1)
         self._slopes = self.with_known
-        if known.profile is not rbf_profile:
-            self._slopes = torch.cat([rho[:, :n], tau[:, n:] * delta], dim=-1)
+        if not is_rbf:
+            at_centers = tau[:, n:size] * delta
+            self._slopes = ops.concatenate([rho[:, :n], at_centers], axis=-1)
 
-    def pull_back(self, weights: Tensor, M: Tensor) -> Tensor:
-        known, z = self._known, self._z
-        gradient = torch.mm(self._rho * weights, known.pull)
+    def pull_back(self, weights: Array, M: Array) -> Array:
+        known, z, ops = self._known, self._z, self._known.ops
+        gradient = ops.mm(self._rho * weights, known.straight)
         turns = self._slopes * weights
-        total = torch.mm(turns, known.ones)
-        if known.num_centers > 1:
-            gradient.addmm_(turns, known.turn)
+        minus_total = turns @ known.minus_ones
+        if known.num_centers > 1:  # the first centre is the origin
+            gradient += ops.mm(turns, known.turned)
         if self._q > 1:
             among = self._rho_among * M
-            total -= among.sum(dim=-1).view(-1, 1)
-            sets = z.view(-1, self._q, z.shape[-1])
-            gradient.view(sets.shape).baddbmm_(among, sets, alpha=-1)
-        return gradient.addcmul_(total, z, value=-1)
+            minus_total += among.sum(axis=-1).reshape(-1, 1)
+            sets = gradient.reshape(self._sets.shape)
+            gradient = ops.baddbmm(sets, among, self._sets, alpha=-1.0).reshape(z.shape)
+        return ops.addcmul(gradient, minus_total, z)

@@ -19,7 +19,9 @@ References:
         Scalable Differentially Private Bayesian Optimization. 2025. Algorithm 1.
 """
 
-import math
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
@@ -95,18 +97,20 @@ class GradientInformation(AcquisitionFunction):
             raise InvalidArgumentError(
                 f"X_center must be d or p x d, got shape {tuple(X_center.shape)}."
             )
-        with torch.no_grad():
-            self._prepare(model, X_center.detach())
         self.register_buffer("X_center", X_center.detach())
+        self._prepare()
         self.set_X_pending(X_pending)
 
-    def _prepare(self, model: GradientGP, X_center: Tensor) -> None:
+    @torch.no_grad()
+    def _prepare(self) -> None:
         """Compute what does not depend on the candidates."""
+        model, X_center = self.model, self.X_center
         root, _ = model.geometry()  # puts the model into evaluation mode
         at, inputs = model.transform_inputs(X_center), model.train_inputs[0].detach()
         # The chain rule: gradients count in the original coordinates.
         weight = torch.ones_like(at)
-        if getattr(model, "input_transform", None) is not None:
+        self._transforms = getattr(model, "input_transform", None) is not None
+        if self._transforms:
             weight = weight / model.input_transform.coefficient
         _, half, covariance = model.gradient_covariance(at, root)  # p x n x d
         covariance = covariance * weight.unsqueeze(-1) * weight.unsqueeze(-2)
@@ -128,8 +132,13 @@ class GradientInformation(AcquisitionFunction):
             scale=inverse,
         )
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._prepare()  # with the new dtype, on the new device
+        return self
+
     @concatenate_pending_points
-    @t_batch_mode_transform()
+    @t_batch_mode_transform(assert_output_shape=False)
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate the candidates.
 
@@ -139,11 +148,17 @@ class GradientInformation(AcquisitionFunction):
         Returns:
             A ``batch_shape`` tensor: minus the traces.
         """
-        model = self.model
-        inputs = model.train_inputs[0]
-        if X.shape[-1] != inputs.shape[-1] or X.dtype is not inputs.dtype or X.device != inputs.device or X.shape[-2]==0 or not math.isfinite(X.detach().sum()):
-            model.check_points("X", X)
-        return MinusTrace.apply(model.transform_inputs(X), self._geometry)
+        like = self.X_center
+        if (
+            X.shape[-1] != like.shape[-1]
+            or X.shape[-2] == 0
+            or X.dtype != like.dtype
+            or X.device != like.device
+        ):
+            self.model.check_points("X", X)  # says what is wrong
+        if self._transforms:
+            X = self.model.transform_inputs(X)
+        return MinusTrace.apply(X, self._geometry)
 
     def trace(self, X: Tensor) -> Tensor:
         """Return the trace itself, which is minus the acquisition value."""
