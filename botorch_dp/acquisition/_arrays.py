@@ -5,8 +5,8 @@ NumPy, and an evaluation consists of dozens of them. Code that is written in ope
 and in these functions runs on both: on arrays, which share the memory of tensors, for
 small problems on the CPU, and on tensors otherwise.
 
-PyTorch solves the triangular systems and computes the large products in both cases,
-because two libraries with threads of their own would slow each other down.
+Two libraries with threads of their own slow each other down. What is small enough for
+arrays is too small for threads; the few products that are not are left to PyTorch.
 """
 
 import copy
@@ -25,7 +25,7 @@ Profile = Callable[[Tensor], tuple[Tensor, ...]]
 # OpenBLAS may use threads for more multiplications than this.
 _ONE_THREAD = 2**18
 _LAPACK = {
-    np.dtype(dtype): get_lapack_funcs(("potrf", "potrs"), dtype=dtype)
+    np.dtype(dtype): get_lapack_funcs(("potrf", "potrs", "trtrs"), dtype=dtype)
     for dtype in ("float32", "float64")
 }
 
@@ -35,10 +35,19 @@ class Tensors:
 
     addcmul = staticmethod(torch.addcmul)
     addmm = staticmethod(torch.addmm)
-    baddbmm = staticmethod(torch.baddbmm)
     concatenate = staticmethod(torch.cat)
     exp_ = staticmethod(torch.exp_)
     mm = staticmethod(torch.mm)
+
+    @staticmethod
+    def minus_bmm(x: Tensor, A: Tensor, B: Tensor) -> Tensor:
+        """Return x - A B."""
+        return torch.baddbmm(x, A, B, alpha=-1)
+
+    @staticmethod
+    def bmm_minus(A: Tensor, B: Tensor, x: Tensor) -> Tensor:
+        """Return A B - x."""
+        return torch.baddbmm(x, A, B, beta=-1)
 
     @staticmethod
     def clamp_(x: Tensor) -> Tensor:
@@ -70,7 +79,7 @@ class Tensors:
 
 
 class Arrays:
-    """The same operations on arrays. Roots of triangular systems stay tensors."""
+    """The same operations on arrays."""
 
     concatenate = staticmethod(np.concatenate)
 
@@ -93,13 +102,12 @@ class Arrays:
         return result
 
     @staticmethod
-    def baddbmm(
-        x: Array, A: Array, B: Array, *, beta: float = 1.0, alpha: float = 1.0
-    ) -> Array:
-        result = A @ B
-        result *= alpha
-        result += beta * x
-        return result
+    def minus_bmm(x: Array, A: Array, B: Array) -> Array:
+        return x - A @ B
+
+    @staticmethod
+    def bmm_minus(A: Array, B: Array, x: Array) -> Array:
+        return A @ B - x
 
     @staticmethod
     def exp_(x: Array) -> Array:
@@ -114,8 +122,10 @@ class Arrays:
         return tuple(part.numpy() for part in formula(torch.from_numpy(squares))[:3])
 
     @staticmethod
-    def solve(root: Tensor, rows: Array, transposed: bool = False) -> Array:
-        return Tensors.solve(root, torch.from_numpy(rows), transposed).numpy()
+    def solve(root: Array, rows: Array, transposed: bool = False) -> Array:
+        trtrs = _LAPACK[root.dtype][2]
+        # LAPACK stores columns, so that its matrix is the transpose.
+        return trtrs(root.T, rows.T, lower=0, trans=not transposed)[0].T
 
     @staticmethod
     def add_to_diagonal_(S: Array, value: Array) -> None:
@@ -123,7 +133,7 @@ class Arrays:
 
     @staticmethod
     def solve_positive(S: Array, C: Array) -> Array:
-        factor, solve = _LAPACK[S.dtype]
+        factor, solve, _ = _LAPACK[S.dtype]
         solved = np.empty_like(C)
         for matrix, right, solution in zip(S, C, solved, strict=True):
             half, info = factor(matrix, lower=True)

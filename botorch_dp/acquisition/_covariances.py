@@ -156,7 +156,7 @@ class _RadialCovariances:
         if q > 1:
             self._sets = sets = z.reshape(-1, q, z.shape[-1])
             row = half_norms.reshape(-1, 1, q)
-            among = ops.baddbmm(row, sets, sets.mT, beta=-1.0)
+            among = ops.bmm_minus(sets, sets.mT, row)
             logs = ops.concatenate([logs, among.reshape(-1, q)], axis=-1)
         logs -= half_norms
         is_rbf = known.profile is rbf_profile
@@ -190,5 +190,5 @@ class _RadialCovariances:
             among = self._rho_among * M
             minus_total += among.sum(axis=-1).reshape(-1, 1)
             sets = gradient.reshape(self._sets.shape)
-            gradient = ops.baddbmm(sets, among, self._sets, alpha=-1.0).reshape(z.shape)
+            gradient = ops.minus_bmm(sets, among, self._sets).reshape(z.shape)
         return ops.addcmul(gradient, minus_total, z)

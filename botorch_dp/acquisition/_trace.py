@@ -9,8 +9,8 @@ G = C S^-1 and M = G^T G,
 where T = L^-T (R M - U^T G) comes from the transposed system. Below, candidates are in
 rows: everything is transposed.
 
-Both systems are solved, never multiplied by an inverse. S is a small difference of large
-numbers when points are close together, and an inverse of K would lose its digits.
+Both systems are solved, never multiplied by an inverse: S is a small difference of
+large numbers when points are close together, and an inverse of K would lose its digits.
 """
 
 import functools
@@ -72,7 +72,7 @@ class Geometry:
     def in_arrays(self) -> "Geometry":
         """The same for candidates in an array."""
         twin: Geometry = with_arrays(self)
-        twin.known, twin.root = with_arrays(self.known), self.root
+        twin.known = with_arrays(self.known)
         return twin
 
 
@@ -161,7 +161,7 @@ def _several_candidates(
     ops, among, n = geometry.ops, k.among_candidates, geometry.num_points
     sets = solved.reshape(*among.shape[:2], -1)
     R, C = sets[..., :n], sets[..., n:]
-    S = ops.baddbmm(among, R, R.mT, alpha=-1.0)
+    S = ops.minus_bmm(among, R, R.mT)
     ops.add_to_diagonal_(S, geometry.noise)
     unweighted = ops.solve_positive(S, C)
     G = unweighted * geometry.weights  # b x q x p d
