@@ -173,6 +173,15 @@ class TestValue:
         assert found.dtype == torch.float32
         assert torch.allclose(found.double(), expected, rtol=1e-3)
 
+    def test_moves_to_another_dtype(self, points):
+        Z = points(2, 3)
+        for name in ("rbf", "rq", "periodic"):
+            acqf = GradientInformation(make_model(points(12), name, 1e-2), points(1))
+            expected = acqf(Z)
+            values = acqf.float()(Z.float())
+            assert values.dtype == torch.float32
+            assert torch.allclose(values.double(), expected, rtol=1e-3)
+
 
 class TestGradient:
     @pytest.mark.parametrize("q", [1, 3])

@@ -168,7 +168,7 @@ def _cosine(q: Tensor) -> Jet:
 
 def rbf_profile(q: Tensor) -> Jet:
     """Return phi, rho and tau of the RBF kernel."""
-    phi = torch.exp(-q / 2)
+    phi = torch.exp(-0.5 * q)
     return phi, phi, phi
 
 
