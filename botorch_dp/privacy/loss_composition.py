@@ -1,0 +1,362 @@
+r"""Epsilons and deltas of a history, from the distribution of its total privacy loss.
+
+The loss of a history is the sum of the losses of its releases, and Fourier transforms
+turn its distribution into a product [Koskela2020computing]_. Three things make the
+result an upper bound for any number of releases and any delta:
+
+* Releases are replaced by pairs that dominate them
+  (:mod:`botorch_dp.privacy.loss_pairs`), and each loss moves to its two neighbours on
+  a grid in a way that dominates, too.
+* All probabilities are multiplied by :math:`e^{tL}` first, where L is the loss, and
+  divided by it in the end. With the right t the losses near epsilon become the likely
+  ones, so that rounding errors of the transforms are small compared with *delta*, not
+  with one. A proven bound on them is added.
+* Transforms are circular. Losses beyond the end of the grid count as infinite, with a
+  bound on their probability by Chernoff; losses below its start reappear at its end,
+  where they only add to delta.
+
+``docs/theory/accounting.md`` has the proofs.
+
+References:
+    .. [Koskela2020computing] A. Koskela, J. Jalko and A. Honkela. Computing Tight
+        Differential Privacy Guarantees Using FFT. AISTATS 2020.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.signal import lfilter
+
+from botorch_dp.privacy.curves import FloatArray
+from botorch_dp.privacy.loss_pairs import LossDistribution, LossPair
+
+# The share of epsilon by which the grid may raise it.
+_TOLERANCE = 1e-4
+# The grid has at least this many points below epsilon, and at most so many in total.
+_LEAST_POINTS = 2048
+_MOST_POINTS = 2**20
+# Losses that are so rare, as a share of delta, count as infinite at once.
+_CUT = 1e-6
+# The share of the tilted probability that may lie outside of the grid, on each side.
+# Its bounds are computed with tilts that differ by these many standard deviations.
+_OUTSIDE = 1e-10
+_SHIFTS = np.array([0.5, 1.5, 4.0, 7.0])
+_UNIT = 2.0**-53  # the relative rounding error of one operation
+# In units of the above: the error of a transform, for each doubling of its length; of a
+# power, for each factor; and of the probabilities of one release.
+_TRANSFORM_ERROR = 8.0
+_POWER_ERROR = 16.0
+_MASS_ERROR = 1e5
+# Raises losses by more than the rounding error of their position on the grid.
+_POSITION_ERROR = 1e-15
+
+
+_LEAST_VARIANCE = 1e-30
+# Tilts are searched up to this many inverse standard deviations, in so many steps, to
+# this relative accuracy.
+_MOST_DEVIATIONS = 1e4
+_MOST_STEPS = 50
+_TILT_TOLERANCE = 0.02
+_LEAST_SIZE = 16
+# The exponential of a larger number overflows; it stands for a delta of one.
+_LARGEST_EXPONENT = 600.0
+_SUM_ERROR = 1e-9
+
+
+class _Cumulants(NamedTuple):
+    """The logarithm of E e^(tL) of a loss L, and its two derivatives."""
+
+    log_moment: float
+    mean: float
+    variance: float
+
+
+class LossComposition:
+    """The total privacy loss of releases that each have a dominating pair.
+
+    Args:
+        parts: The pairs, each with the number of its releases.
+
+    Example:
+        >>> from botorch_dp.privacy.loss_pairs import poisson_pair
+        >>> total = LossComposition([(poisson_pair(1.0, 0.01), 1000)])
+        >>> round(total.epsilon(1e-5), 3)
+        1.828
+    """
+
+    def __init__(self, parts: Iterable[tuple[LossPair, int]]) -> None:
+        parts = list(parts)
+        num_ways = max((len(pair.ways) for pair, _ in parts), default=1)
+        self._ways = [
+            _OneWay([(pair.way(index), count) for pair, count in parts])
+            for index in range(num_ways)
+        ]
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at ``delta``, rounded up; infinity if there is none."""
+        return max(way.epsilon(delta) for way in self._ways)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at ``epsilon``, rounded up."""
+        return max(way.delta(epsilon) for way in self._ways)
+
+
+class _OneWay:
+    """The total loss with the two data sets in one order."""
+
+    def __init__(self, parts: list[tuple[LossDistribution, int]]) -> None:
+        self._parts = parts
+        self._counts = np.array([float(count) for _, count in parts])
+        self._losses = np.concatenate([part.losses for part, _ in parts])
+        self._log_masses = np.concatenate([part.log_masses for part, _ in parts])
+        self._sizes = np.array([len(part.losses) for part, _ in parts])
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        finite = math.fsum(n * math.log1p(-part.infinite) for part, n in parts)
+        self._infinite = -math.expm1(finite)
+        self._largest = np.array([part.losses[-1] for part, _ in parts])
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at ``delta``."""
+        cut = self._cut(delta)
+        return math.inf if cut._infinite >= delta else cut._epsilon(delta)
+
+    def _epsilon(self, delta: float) -> float:
+        log_delta = math.log(delta - self._infinite)
+
+        # The order t + 1 at which Renyi privacy gives the smallest epsilon.
+        def excess(t: float, total: _Cumulants) -> tuple[float, float]:
+            value = t * total.mean - total.log_moment + log_delta + math.log1p(t)
+            return value, t * total.variance + 1 / (t + 1)
+
+        t, total = self._tilt(excess, math.sqrt(-2 * log_delta) / self._deviation)
+        renyi = (total.log_moment - log_delta - math.log1p(t)) / t - math.log1p(1 / t)
+        if renyi <= 0:
+            return 0.0
+        return self._tail(t, total, log_delta, renyi).epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at ``epsilon``."""
+        if epsilon >= self._counts @ self._largest * (1 + _SUM_ERROR):
+            return self._infinite
+        cut = self._cut(math.exp(self._renyi_delta(epsilon)[2]))
+        return cut._tail(*cut._renyi_delta(epsilon), epsilon).delta(epsilon)
+
+    def _renyi_delta(self, epsilon: float) -> tuple[float, _Cumulants, float]:
+        """Return a tilt, the cumulants there, and the log-delta of Renyi privacy."""
+
+        def excess(t: float, total: _Cumulants) -> tuple[float, float]:
+            value = total.mean - math.log1p(1 / t) - epsilon
+            return value, total.variance + 1 / (t * (t + 1))
+
+        t, total = self._tilt(excess, (epsilon + self._deviation) / self._deviation**2)
+        log_delta = total.log_moment - t * (epsilon + math.log1p(1 / t)) - math.log1p(t)
+        return t, total, min(0.0, log_delta)
+
+    def _cut(self, delta: float) -> "_OneWay":
+        """Return the same loss with rare large losses counted as infinite."""
+        mass = _CUT * delta / self._counts.sum()
+        return _OneWay([(part.cut(mass), count) for part, count in self._parts])
+
+    @cached_property
+    def _deviation(self) -> float:
+        """The standard deviation of the total loss."""
+        return math.sqrt(max(self._cumulants(0.0).variance, _LEAST_VARIANCE))
+
+    def _tilted(self, t: float) -> tuple[FloatArray, FloatArray]:
+        """Return the log-moments of all parts, and the tilted probabilities."""
+        exponents = self._log_masses + t * self._losses
+        largest = np.maximum.reduceat(exponents, self._starts)
+        exponents -= np.repeat(largest, self._sizes)
+        tilted = np.exp(exponents, out=exponents)
+        sums = np.add.reduceat(tilted, self._starts)
+        tilted /= np.repeat(sums, self._sizes)
+        return largest + np.log(sums), tilted
+
+    def _cumulants(self, t: float) -> _Cumulants:
+        log_moments, tilted = self._tilted(t)
+        tilted *= self._losses
+        means = np.add.reduceat(tilted, self._starts)
+        tilted *= self._losses
+        squares = np.add.reduceat(tilted, self._starts)
+        return _Cumulants(
+            float(self._counts @ log_moments),
+            float(self._counts @ means),
+            float(self._counts @ np.maximum(0.0, squares - means**2)),
+        )
+
+    def _tilt(
+        self,
+        excess: Callable[[float, _Cumulants], tuple[float, float]],
+        start: float,
+    ) -> tuple[float, _Cumulants]:
+        """Return about the root of a rising function of t, and the cumulants there.
+
+        How tight the result is depends on its accuracy; that it is a bound does not.
+        """
+        most = _MOST_DEVIATIONS / self._deviation
+        low, high, t = most * 1e-12, most, min(start, most)
+        for _ in range(_MOST_STEPS):
+            total = self._cumulants(t)
+            value, slope = excess(t, total)
+            low, high = (low, t) if value > 0 else (t, high)
+            after = t - value / slope
+            if abs(after - t) < _TILT_TOLERANCE * t:
+                break
+            t = after if low < after < high else math.sqrt(low * high)
+        return t, total
+
+    def _tail(
+        self, t: float, total: _Cumulants, log_delta: float, epsilon: float
+    ) -> "_Tail":
+        """Return the distribution of the total loss around ``epsilon``.
+
+        Args:
+            t: The tilt.
+            total: The cumulants there.
+            log_delta: About the logarithm of delta.
+            epsilon: About the epsilon.
+        """
+        number = self._counts.sum()
+        scale = max(epsilon, self._deviation / 10)
+        # The grid raises the log-moment by at most interval^2 t (t + 1) / 8 a release.
+        interval = math.sqrt(8 * _TOLERANCE * scale / (number * (t + 1)))
+        interval = min(interval, scale / _LEAST_POINTS)
+        shifts = _SHIFTS / math.sqrt(max(total.variance, _LEAST_VARIANCE))
+        before, after = (
+            np.array([self._cumulants(t + sign * s).log_moment for s in shifts])
+            for sign in (-1, 1)
+        )
+        log_outside = math.log(_OUTSIDE)
+        start = np.max((total.log_moment - before + log_outside) / shifts)
+        start = min(float(start), epsilon)
+        while True:
+            most = self._counts @ (self._largest // interval + 2)
+            raised = after + number * interval**2 * (t + shifts) * (t + shifts + 1) / 8
+            end = np.min((raised - total.log_moment - log_outside) / shifts)
+            first = math.floor(start / interval) - 1
+            size = max(_LEAST_SIZE, math.ceil(min(end / interval, most)) - first + 2)
+            if size <= _MOST_POINTS:
+                break
+            interval *= 1.1 * size / _MOST_POINTS
+        size = fft.next_fast_len(size, real=True)
+        end, beyond = (first + size) * interval, 0.0
+        if first + size < most:
+            beyond = float(np.exp(np.min(raised - (t + shifts) * end)))
+        log_moment, probs = self._transformed(t, interval, size)
+        doublings = math.log2(size)
+        error = (number + 1) * (_TRANSFORM_ERROR * doublings + _POWER_ERROR) * _UNIT
+        return _Tail(
+            t=t,
+            interval=interval,
+            first=first,
+            probs=np.roll(probs, -first),
+            log_moment=log_moment,
+            error=error,
+            mass_error=number * _MASS_ERROR * _UNIT,
+            infinite=self._infinite + beyond,
+        )
+
+    def _transformed(
+        self, t: float, interval: float, size: int
+    ) -> tuple[float, FloatArray]:
+        """Return the tilted distribution of the total loss, on a circle.
+
+        Returns:
+            The log-moment of the total loss, and the probability of each remainder of
+            its position modulo ``size``.
+        """
+        log_moments, tilted = self._tilted(t)
+        positions = self._losses / interval
+        positions += np.abs(positions) * _POSITION_ERROR
+        lower = np.floor(positions)
+        rest = (positions - lower) * interval
+        # The two neighbours keep both totals: see docs/theory/accounting.md.
+        share = np.expm1(-rest) / math.expm1(-interval)
+        low = tilted * (1 - share) * np.exp(-t * rest)
+        high = tilted * share * np.exp(t * (interval - rest))
+        remainders = np.mod(lower, size).astype(np.int64)
+        product: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
+        total = 0.0
+        for part, start in enumerate(self._starts):
+            chosen = slice(start, start + self._sizes[part])
+            probs = np.bincount(remainders[chosen], low[chosen], minlength=size + 1)
+            probs[1:] += np.bincount(remainders[chosen], high[chosen], minlength=size)
+            probs[0] += probs[size]
+            mass, count = probs[:size].sum(), self._counts[part]
+            transform = fft.rfft(probs[:size] / mass)
+            product *= transform if count == 1 else transform**count
+            total += count * (log_moments[part] + math.log(mass))
+        return total, fft.irfft(product, size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tail:
+    """The tilted distribution of a total loss on a stretch of a grid.
+
+    Attributes:
+        t: The tilt.
+        interval: The interval of the grid.
+        first: The index of the first loss.
+        probs: The tilted probabilities.
+        log_moment: The logarithm of the factor by which they were divided.
+        error: A bound on the Euclidean norm of their rounding errors.
+        mass_error: A bound on the sum of the other rounding errors.
+        infinite: A bound on the probability of losses beyond the stretch.
+    """
+
+    t: float
+    interval: float
+    first: int
+    probs: FloatArray
+    log_moment: float
+    error: float
+    mass_error: float
+    infinite: float
+
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon at ``delta``; infinity if it is not on this stretch."""
+        deltas = self._deltas
+        index = int(np.searchsorted(-deltas, -delta))
+        if index == len(deltas):
+            return math.inf
+        if index == 0:
+            return max(0.0, self._epsilon_of(0.0))
+        # Delta is convex in e^epsilon: a chord is an upper bound.
+        share = (deltas[index - 1] - delta) / (deltas[index - 1] - deltas[index])
+        step = math.log1p(share * math.expm1(self.interval))
+        return max(0.0, self._epsilon_of(index - 1) + step)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at ``epsilon``, which is on this stretch."""
+        index = math.floor(epsilon / self.interval) - self.first
+        index = min(max(index, 0), len(self._deltas) - 2)
+        rest = max(0.0, epsilon - self._epsilon_of(index))
+        share = min(1.0, math.expm1(rest) / math.expm1(self.interval))
+        low, high = self._deltas[index : index + 2].tolist()
+        return min(1.0, low + share * (high - low))
+
+    def _epsilon_of(self, index: float) -> float:
+        return self.interval * (self.first + index)
+
+    @cached_property
+    def _deltas(self) -> FloatArray:
+        """The deltas at all losses of the stretch."""
+        # Sums over larger losses of e^(-t y) and of e^(-t y) (1 - e^-y), where y is the
+        # distance. They are recursions from the end.
+        t, interval = self.t, self.interval
+        decay, fade = math.exp(-t * interval), math.exp(-interval)
+        above = lfilter([0.0, decay], [1.0, -decay], self.probs[::-1])
+        sums = lfilter([1 - fade], [1.0, -decay * fade], above)[::-1]
+        distances = interval * np.arange(1, len(self.probs))
+        weights = np.exp(-t * distances) * -np.expm1(-distances)
+        sums = sums + self.error * np.linalg.norm(weights)
+        sums += self.mass_error * weights.max()
+        losses = self._epsilon_of(0.0) + interval * np.arange(len(self.probs))
+        factors = np.exp(np.minimum(self.log_moment - t * losses, _LARGEST_EXPONENT))
+        return factors * sums + self.infinite
