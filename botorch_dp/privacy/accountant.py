@@ -19,14 +19,10 @@ from botorch_dp._validation import (
 )
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy.composition import (
-    Groups,
-    Spending,
-    budget_limit,
     delta_at,
     epsilon_bounds,
     spent_at,
     spent_of_budget,
-    total_mu,
 )
 from botorch_dp.privacy.events import (
     PoissonGaussianEvent,
@@ -34,6 +30,8 @@ from botorch_dp.privacy.events import (
     check_event,
 )
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
+from botorch_dp.privacy.history import Groups, total_mu
+from botorch_dp.privacy.spending import Spending, budget_limit
 
 __all__ = ["Chargeable", "PrivacyAccountant", "Spending", "budget_limit"]
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.loss_pairs import LossDistribution, LossPair
 
 # The share of epsilon by which the grid may raise it.
-_TOLERANCE = 1e-4
+_TOLERANCE = 2e-5
 # The grid has at least this many points below epsilon, and at most so many in total.
 _LEAST_POINTS = 2048
 _MOST_POINTS = 2**20
@@ -53,11 +53,14 @@ _UNIT = 2.0**-53  # the relative rounding error of one operation
 _TRANSFORM_ERROR = 8.0
 _POWER_ERROR = 16.0
 _MASS_ERROR = 1e5
+_SUM_STEPS = 8.0
 # Raises losses by more than the rounding error of their position on the grid.
 _POSITION_ERROR = 1e-15
 
 
 _LEAST_VARIANCE = 1e-30
+# The deltas around which a whole curve is computed.
+_LADDER = (1e-1, 1e-3, 1e-6, 1e-10, 1e-15, 1e-20, 1e-25, 1e-30)
 # Tilts are searched up to this many inverse standard deviations, in so many steps, to
 # this relative accuracy.
 _MOST_DEVIATIONS = 1e4
@@ -98,6 +101,11 @@ class LossComposition:
             for index in range(num_ways)
         ]
 
+    @property
+    def infinite(self) -> float:
+        """A bound on the probability of an infinite loss."""
+        return max(way.infinite for way in self._ways)
+
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``, rounded up; infinity if there is none."""
         return max(way.epsilon(delta) for way in self._ways)
@@ -105,6 +113,14 @@ class LossComposition:
     def delta(self, epsilon: float) -> float:
         """Return the delta at ``epsilon``, rounded up."""
         return max(way.delta(epsilon) for way in self._ways)
+
+    def deltas(self, epsilons: FloatArray) -> tuple[FloatArray, ...]:
+        """Return the deltas at many epsilons from zero, rounded up.
+
+        Returns:
+            Those of both orders of the two data sets; one array if they are the same.
+        """
+        return tuple(way.deltas(epsilons) for way in self._ways)
 
 
 class _OneWay:
@@ -118,45 +134,58 @@ class _OneWay:
         self._sizes = np.array([len(part.losses) for part, _ in parts])
         self._starts = np.cumsum(self._sizes) - self._sizes
         finite = math.fsum(n * math.log1p(-part.infinite) for part, n in parts)
-        self._infinite = -math.expm1(finite)
+        self.infinite = -math.expm1(finite)
         self._largest = np.array([part.losses[-1] for part, _ in parts])
+        # Losses of randomized response that lie on the grid are not rounded at all.
+        steps = [part.losses[-1] for part, _ in parts if len(part.losses) == 3]
+        self._step = min((step for step in steps if step > 0), default=0.0)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``."""
-        cut = self._cut(delta)
-        return math.inf if cut._infinite >= delta else cut._epsilon(delta)
+        tail = self._tail_of_delta(delta)
+        return math.inf if tail is None else tail.epsilon(delta)
 
-    def _epsilon(self, delta: float) -> float:
-        log_delta = math.log(delta - self._infinite)
+    def delta(self, epsilon: float) -> float:
+        """Return the delta at ``epsilon``."""
+        if epsilon >= self._counts @ self._largest * (1 + _SUM_ERROR):
+            return self.infinite
+        return float(self._tail_of_epsilon(epsilon).deltas(np.array([epsilon]))[0])
+
+    def deltas(self, epsilons: FloatArray) -> FloatArray:
+        """Return the deltas at many epsilons, each from the best of several tilts."""
+        tails = [self._tail_of_epsilon(0.0), *map(self._tail_of_delta, _LADDER)]
+        found = [tail.deltas(epsilons) for tail in tails if tail is not None]
+        return np.min(found, axis=0)
+
+    def _tail_of_delta(self, delta: float) -> "_Tail | None":
+        """Return the tail around the epsilon at ``delta``; None if there is none."""
+        cut = self._cut(delta)
+        if cut.infinite >= delta:
+            return None
+        log_delta = math.log(delta - cut.infinite)
 
         # The order t + 1 at which Renyi privacy gives the smallest epsilon.
         def excess(t: float, total: _Cumulants) -> tuple[float, float]:
             value = t * total.mean - total.log_moment + log_delta + math.log1p(t)
             return value, t * total.variance + 1 / (t + 1)
 
-        t, total = self._tilt(excess, math.sqrt(-2 * log_delta) / self._deviation)
-        renyi = (total.log_moment - log_delta - math.log1p(t)) / t - math.log1p(1 / t)
-        if renyi <= 0:
-            return 0.0
-        return self._tail(t, total, log_delta, renyi).epsilon(delta)
+        t, total = cut._tilt(excess, math.sqrt(-2 * log_delta) / cut._deviation)
+        epsilon = (total.log_moment - log_delta - math.log1p(t)) / t - math.log1p(1 / t)
+        return cut._tail(t, total, max(0.0, epsilon))
 
-    def delta(self, epsilon: float) -> float:
-        """Return the delta at ``epsilon``."""
-        if epsilon >= self._counts @ self._largest * (1 + _SUM_ERROR):
-            return self._infinite
-        cut = self._cut(math.exp(self._renyi_delta(epsilon)[2]))
-        return cut._tail(*cut._renyi_delta(epsilon), epsilon).delta(epsilon)
+    def _tail_of_epsilon(self, epsilon: float) -> "_Tail":
+        """Return the tail around ``epsilon``."""
 
-    def _renyi_delta(self, epsilon: float) -> tuple[float, _Cumulants, float]:
-        """Return a tilt, the cumulants there, and the log-delta of Renyi privacy."""
-
+        # The order t + 1 at which Renyi privacy gives the smallest delta.
         def excess(t: float, total: _Cumulants) -> tuple[float, float]:
             value = total.mean - math.log1p(1 / t) - epsilon
             return value, total.variance + 1 / (t * (t + 1))
 
-        t, total = self._tilt(excess, (epsilon + self._deviation) / self._deviation**2)
+        start = (epsilon + self._deviation) / self._deviation**2
+        t, total = self._tilt(excess, start)
         log_delta = total.log_moment - t * (epsilon + math.log1p(1 / t)) - math.log1p(t)
-        return t, total, min(0.0, log_delta)
+        cut = self._cut(math.exp(min(0.0, log_delta)))
+        return cut._tail(*cut._tilt(excess, t), epsilon)
 
     def _cut(self, delta: float) -> "_OneWay":
         """Return the same loss with rare large losses counted as infinite."""
@@ -211,16 +240,13 @@ class _OneWay:
             t = after if low < after < high else math.sqrt(low * high)
         return t, total
 
-    def _tail(
-        self, t: float, total: _Cumulants, log_delta: float, epsilon: float
-    ) -> "_Tail":
+    def _tail(self, t: float, total: _Cumulants, epsilon: float) -> "_Tail":
         """Return the distribution of the total loss around ``epsilon``.
 
         Args:
             t: The tilt.
             total: The cumulants there.
-            log_delta: About the logarithm of delta.
-            epsilon: About the epsilon.
+            epsilon: About where the distribution is needed.
         """
         number = self._counts.sum()
         scale = max(epsilon, self._deviation / 10)
@@ -236,6 +262,8 @@ class _OneWay:
         start = np.max((total.log_moment - before + log_outside) / shifts)
         start = min(float(start), epsilon)
         while True:
+            if self._step > interval:
+                interval = self._step / math.ceil(self._step / interval)
             most = self._counts @ (self._largest // interval + 2)
             raised = after + number * interval**2 * (t + shifts) * (t + shifts + 1) / 8
             end = np.min((raised - total.log_moment - log_outside) / shifts)
@@ -247,7 +275,7 @@ class _OneWay:
         size = fft.next_fast_len(size, real=True)
         end, beyond = (first + size) * interval, 0.0
         if first + size < most:
-            beyond = float(np.exp(np.min(raised - (t + shifts) * end)))
+            beyond = float(np.exp(np.min(raised - (t + shifts) * end) + _SUM_ERROR))
         log_moment, probs = self._transformed(t, interval, size)
         doublings = math.log2(size)
         error = (number + 1) * (_TRANSFORM_ERROR * doublings + _POWER_ERROR) * _UNIT
@@ -258,8 +286,8 @@ class _OneWay:
             probs=np.roll(probs, -first),
             log_moment=log_moment,
             error=error,
-            mass_error=number * _MASS_ERROR * _UNIT,
-            infinite=self._infinite + beyond,
+            mass_error=(number * _MASS_ERROR + size * _SUM_STEPS) * _UNIT,
+            infinite=self.infinite + beyond,
         )
 
     def _transformed(
@@ -326,22 +354,24 @@ class _Tail:
         if index == len(deltas):
             return math.inf
         if index == 0:
-            return max(0.0, self._epsilon_of(0.0))
+            return max(0.0, self._epsilon_of(0))
         # Delta is convex in e^epsilon: a chord is an upper bound.
         share = (deltas[index - 1] - delta) / (deltas[index - 1] - deltas[index])
         step = math.log1p(share * math.expm1(self.interval))
         return max(0.0, self._epsilon_of(index - 1) + step)
 
-    def delta(self, epsilon: float) -> float:
-        """Return the delta at ``epsilon``, which is on this stretch."""
-        index = math.floor(epsilon / self.interval) - self.first
-        index = min(max(index, 0), len(self._deltas) - 2)
-        rest = max(0.0, epsilon - self._epsilon_of(index))
-        share = min(1.0, math.expm1(rest) / math.expm1(self.interval))
-        low, high = self._deltas[index : index + 2].tolist()
-        return min(1.0, low + share * (high - low))
+    def deltas(self, epsilons: FloatArray) -> FloatArray:
+        """Return the deltas at many epsilons: one before, and the last one beyond."""
+        deltas, last = self._deltas, len(self._deltas) - 1
+        positions = epsilons / self.interval - self.first
+        index = np.clip(np.floor(positions), 0, last - 1).astype(int)
+        rest = np.clip(epsilons - self._epsilon_of(index), 0.0, self.interval)
+        # Delta is convex in e^epsilon: a chord is an upper bound.
+        share = np.expm1(rest) / math.expm1(self.interval)
+        found = deltas[index] + share * (deltas[index + 1] - deltas[index])
+        return np.where(positions < 0, 1.0, np.minimum(1.0, found))
 
-    def _epsilon_of(self, index: float) -> float:
+    def _epsilon_of(self, index: Any) -> Any:
         return self.interval * (self.first + index)
 
     @cached_property
@@ -357,6 +387,6 @@ class _Tail:
         weights = np.exp(-t * distances) * -np.expm1(-distances)
         sums = sums + self.error * np.linalg.norm(weights)
         sums += self.mass_error * weights.max()
-        losses = self._epsilon_of(0.0) + interval * np.arange(len(self.probs))
+        losses = self._epsilon_of(0) + interval * np.arange(len(self.probs))
         factors = np.exp(np.minimum(self.log_moment - t * losses, _LARGEST_EXPONENT))
         return factors * sums + self.infinite

@@ -37,11 +37,13 @@ Curve: TypeAlias = Callable[[FloatArray], FloatArray]
 _REACH = 12.0
 _TAIL_MASS = 1e-33
 # The distance between the outputs, in standard deviations, whose losses are dots. The
-# variance of a loss grows by at most a fourth of its square, so by less than 2e-4.
-_SPACING = 0.025
+# variance of a loss grows by at most a fourth of its square, so by less than 4e-5.
+SPACING = 0.0125
+# The same for histories of few different releases, where time does not matter.
+FINE_SPACING = 0.004
 _MOST_DOTS = 8192
-# The number of dots of curves without a scale of their own.
-_NUM_DOTS = 1024
+# The number of dots of curves that take long to compute.
+_NUM_DOTS = 256
 # Losses that differ by less than this share of the typical loss are one.
 _LEAST_GAP = 1e-3
 # The exponential of twice this number does not overflow.
@@ -89,7 +91,7 @@ class LossPair:
             they are the same.
 
     Example:
-        >>> pair = pure_pair(1.0)
+        >>> pair = approx_pair(1.0, 0.0)
         >>> pair.ways[0].losses.tolist()
         [-1.0, 0.0, 1.0]
         >>> np.exp(pair.ways[0].log_masses).round(4)
@@ -157,20 +159,20 @@ def _raised(deltas: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def gaussian_pair(mu: float) -> LossPair:
+def gaussian_pair(mu: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates a mu-GDP release."""
-    losses = mu * _outputs(mu) - mu**2 / 2
+    losses = mu * _outputs(mu, spacing) - mu**2 / 2
     ahead = _dots(losses, mu)
     return symmetric_pair(ahead, _raised(curves.gdp_deltas(mu, ahead)))
 
 
 @lru_cache(maxsize=2048)
-def poisson_pair(mu: float, rate: float) -> LossPair:
+def poisson_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates a mu-GDP release of a Poisson sample.
 
     The data set with the record comes first.
     """
-    losses = _sampled_losses(mu, rate)
+    losses = _sampled_losses(mu, rate, spacing)
     ahead, behind = _dots(losses, rate * mu), _dots(-losses[::-1], rate * mu)
     # Without the record, no loss is larger than this one.
     behind = np.append(behind[behind < -math.log1p(-rate)], -math.log1p(-rate))
@@ -183,7 +185,7 @@ def poisson_pair(mu: float, rate: float) -> LossPair:
 
 
 @lru_cache(maxsize=256)
-def fixed_size_pair(mu: float, rate: float) -> LossPair:
+def fixed_size_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates a mu-GDP release of a subset of fixed size.
 
     Its profile is that of [Balle2018amplification]_, continued to negative epsilons by
@@ -194,21 +196,24 @@ def fixed_size_pair(mu: float, rate: float) -> LossPair:
             Amplification by Subsampling: Tight Analyses via Couplings and Divergences.
             NeurIPS 2018.
     """
-    ahead = _dots(_sampled_losses(mu, rate), rate * mu)
+    ahead = _dots(_sampled_losses(mu, rate, spacing), rate * mu)
     return symmetric_pair(ahead, _raised(curves.sampled_gdp_deltas(mu, rate, ahead)))
 
 
 @lru_cache(maxsize=256)
-def laplace_pair(epsilon: float) -> LossPair:
+def laplace_pair(epsilon: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates Laplace noise: delta = 1 - e^((e - epsilon) / 2)."""
-    ahead = np.linspace(0.0, epsilon, _NUM_DOTS // 2)
+    ahead = np.linspace(0.0, epsilon, math.ceil(_REACH / spacing))
     return symmetric_pair(ahead, _raised(-np.expm1((ahead - epsilon) / 2)))
 
 
-def pure_pair(epsilon: float) -> LossPair:
-    """Return the pair that dominates every epsilon-DP release: randomized response."""
-    ahead = np.array([0.0, epsilon])
-    return symmetric_pair(ahead, np.array([math.tanh(epsilon / 2), 0.0]))
+def approx_pair(epsilon: float, delta: float) -> LossPair:
+    """Return the pair that dominates every (epsilon, delta)-DP release.
+
+    It is randomized response, except that it reveals everything with probability delta.
+    """
+    deltas = delta + (1 - delta) * np.array([math.tanh(epsilon / 2), 0.0])
+    return symmetric_pair(np.array([0.0, epsilon]), _raised(deltas))
 
 
 @lru_cache(maxsize=64)
@@ -219,11 +224,11 @@ def zcdp_pair(rho: float) -> LossPair:
     def deltas(epsilons: FloatArray) -> FloatArray:
         return np.array([curves.zcdp_delta(rho, epsilon) for epsilon in epsilons])
 
-    return pair_of_bounds((deltas,), largest, _NUM_DOTS // 4)
+    return pair_of_bounds((deltas,), largest, _NUM_DOTS)
 
 
 def pair_of_bounds(
-    bounds: tuple[Curve, ...], largest: float, num_dots: int = 2 * _NUM_DOTS
+    bounds: tuple[Curve, ...], largest: float, num_dots: int = 8 * _NUM_DOTS
 ) -> LossPair:
     """Return a pair that dominates every release with such deltas.
 
@@ -249,23 +254,27 @@ def pair_of_bounds(
         (np.append(0.0, dots[chosen]), np.append(at_zero, curve[chosen]))
         for chosen, curve in ((ahead, deltas), (behind, reverse))
     ]
-    return symmetric_pair(*ways[0]) if len(bounds) == 1 else connect_dots(*ways[0], *ways[1])
+    return (
+        symmetric_pair(*ways[0])
+        if len(bounds) == 1
+        else connect_dots(*ways[0], *ways[1])
+    )
 
 
-def _outputs(mu: float) -> FloatArray:
+def _outputs(mu: float, spacing: float) -> FloatArray:
     """Return outputs of a Gaussian release, in standard deviations."""
-    num_outputs = min(math.ceil((mu + 2 * _REACH) / _SPACING), _MOST_DOTS)
+    num_outputs = min(math.ceil((mu + 2 * _REACH) / spacing), _MOST_DOTS)
     return np.linspace(-_REACH, mu + _REACH, num_outputs)
 
 
-def _sampled_losses(mu: float, rate: float) -> FloatArray:
+def _sampled_losses(mu: float, rate: float, spacing: float) -> FloatArray:
     """Return the losses of outputs of a Gaussian release of a sample."""
-    log_odds = mu * _outputs(mu) - mu**2 / 2
+    log_odds = mu * _outputs(mu, spacing) - mu**2 / 2
     return np.logaddexp(np.log1p(-rate), math.log(rate) + log_odds)
 
 
 def _dots(losses: FloatArray, scale: float) -> FloatArray:
-    """Return zero and the positive losses, without those that hardly differ."""
+    """Return zero and the positive losses, of which at most one is in each bin."""
     positive = np.append(0.0, losses[losses > 0])
-    differs = np.diff(positive) > _LEAST_GAP * scale
-    return positive[np.append(True, differs)]
+    bins = np.floor(positive / (_LEAST_GAP * scale) + 0.5)
+    return positive[np.append(True, np.diff(bins) > 0)]
