@@ -24,17 +24,16 @@ References:
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.signal import lfilter
 
 from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.loss_pairs import LossDistribution, LossPair
+from botorch_dp.privacy.loss_tails import LossTail
 
 # The share of epsilon by which the grid may raise it.
 _TOLERANCE = 2e-5
@@ -49,11 +48,12 @@ _OUTSIDE = 1e-10
 _SHIFTS = np.array([0.5, 1.5, 4.0, 7.0])
 _UNIT = 2.0**-53  # the relative rounding error of one operation
 # In units of the above: the error of a transform, for each doubling of its length; of a
-# power, for each factor; and of the probabilities of one release.
+# power, for each factor; of the probabilities of one release, all together; and of a
+# sum, for each summand.
 _TRANSFORM_ERROR = 8.0
 _POWER_ERROR = 16.0
 _MASS_ERROR = 1e5
-_SUM_STEPS = 8.0
+_SUM_ERROR = 8.0
 # Raises losses by more than the rounding error of their position on the grid.
 _POSITION_ERROR = 1e-15
 
@@ -61,15 +61,16 @@ _POSITION_ERROR = 1e-15
 _LEAST_VARIANCE = 1e-30
 # The deltas around which a whole curve is computed.
 _LADDER = (1e-1, 1e-3, 1e-6, 1e-10, 1e-15, 1e-20, 1e-25, 1e-30)
-# Tilts are searched up to this many inverse standard deviations, in so many steps, to
+# Tilts are searched up to this number over the size of the loss, in so many steps, to
 # this relative accuracy.
-_MOST_DEVIATIONS = 1e4
+_MOST_TILT = 1e5
 _MOST_STEPS = 50
 _TILT_TOLERANCE = 0.02
 _LEAST_SIZE = 16
-# The exponential of a larger number overflows; it stands for a delta of one.
+_MOST_GRIDS = 20
+# Sums of exponents and of losses are raised by this much for their rounding.
+_EXPONENT_ERROR = 1e-9
 _LARGEST_EXPONENT = 600.0
-_SUM_ERROR = 1e-9
 
 
 class _Cumulants(NamedTuple):
@@ -106,6 +107,11 @@ class LossComposition:
         """A bound on the probability of an infinite loss."""
         return max(way.infinite for way in self._ways)
 
+    @property
+    def largest(self) -> float:
+        """The largest finite loss, rounded up."""
+        return max(way.largest for way in self._ways)
+
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``, rounded up; infinity if there is none."""
         return max(way.epsilon(delta) for way in self._ways)
@@ -136,18 +142,22 @@ class _OneWay:
         finite = math.fsum(n * math.log1p(-part.infinite) for part, n in parts)
         self.infinite = -math.expm1(finite)
         self._largest = np.array([part.losses[-1] for part, _ in parts])
+        self.largest = float(self._counts @ self._largest) * (1 + _EXPONENT_ERROR)
         # Losses of randomized response that lie on the grid are not rounded at all.
         steps = [part.losses[-1] for part, _ in parts if len(part.losses) == 3]
         self._step = min((step for step in steps if step > 0), default=0.0)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``."""
+        if self.infinite > delta:
+            return math.inf
         tail = self._tail_of_delta(delta)
-        return math.inf if tail is None else tail.epsilon(delta)
+        found = math.inf if tail is None else tail.epsilon(delta)
+        return max(0.0, min(found, self.largest))
 
     def delta(self, epsilon: float) -> float:
         """Return the delta at ``epsilon``."""
-        if epsilon >= self._counts @ self._largest * (1 + _SUM_ERROR):
+        if epsilon >= self.largest:
             return self.infinite
         return float(self._tail_of_epsilon(epsilon).deltas(np.array([epsilon]))[0])
 
@@ -155,9 +165,9 @@ class _OneWay:
         """Return the deltas at many epsilons, each from the best of several tilts."""
         tails = [self._tail_of_epsilon(0.0), *map(self._tail_of_delta, _LADDER)]
         found = [tail.deltas(epsilons) for tail in tails if tail is not None]
-        return np.min(found, axis=0)
+        return np.where(epsilons < self.largest, np.min(found, axis=0), self.infinite)
 
-    def _tail_of_delta(self, delta: float) -> "_Tail | None":
+    def _tail_of_delta(self, delta: float) -> LossTail | None:
         """Return the tail around the epsilon at ``delta``; None if there is none."""
         cut = self._cut(delta)
         if cut.infinite >= delta:
@@ -173,7 +183,7 @@ class _OneWay:
         epsilon = (total.log_moment - log_delta - math.log1p(t)) / t - math.log1p(1 / t)
         return cut._tail(t, total, max(0.0, epsilon))
 
-    def _tail_of_epsilon(self, epsilon: float) -> "_Tail":
+    def _tail_of_epsilon(self, epsilon: float) -> LossTail:
         """Return the tail around ``epsilon``."""
 
         # The order t + 1 at which Renyi privacy gives the smallest delta.
@@ -193,9 +203,13 @@ class _OneWay:
         return _OneWay([(part.cut(mass), count) for part, count in self._parts])
 
     @cached_property
+    def _untilted(self) -> _Cumulants:
+        return self._cumulants(0.0)
+
+    @property
     def _deviation(self) -> float:
         """The standard deviation of the total loss."""
-        return math.sqrt(max(self._cumulants(0.0).variance, _LEAST_VARIANCE))
+        return math.sqrt(max(self._untilted.variance, _LEAST_VARIANCE))
 
     def _tilted(self, t: float) -> tuple[FloatArray, FloatArray]:
         """Return the log-moments of all parts, and the tilted probabilities."""
@@ -228,7 +242,7 @@ class _OneWay:
 
         How tight the result is depends on its accuracy; that it is a bound does not.
         """
-        most = _MOST_DEVIATIONS / self._deviation
+        most = _MOST_TILT / (self._deviation + abs(self._untilted.mean))
         low, high, t = most * 1e-12, most, min(start, most)
         for _ in range(_MOST_STEPS):
             total = self._cumulants(t)
@@ -240,7 +254,7 @@ class _OneWay:
             t = after if low < after < high else math.sqrt(low * high)
         return t, total
 
-    def _tail(self, t: float, total: _Cumulants, epsilon: float) -> "_Tail":
+    def _tail(self, t: float, total: _Cumulants, epsilon: float) -> LossTail:
         """Return the distribution of the total loss around ``epsilon``.
 
         Args:
@@ -248,22 +262,46 @@ class _OneWay:
             total: The cumulants there.
             epsilon: About where the distribution is needed.
         """
-        number = self._counts.sum()
-        scale = max(epsilon, self._deviation / 10)
+        interval, first, size, beyond = self._stretch(t, total, epsilon)
+        log_moment, probs = self._transformed(t, interval, size)
+        number = float(self._counts.sum())
+        rounding = _TRANSFORM_ERROR * math.log2(size) + _POWER_ERROR
+        return LossTail(
+            t=t,
+            interval=interval,
+            first=first,
+            probs=np.roll(probs, -first),
+            log_moment=log_moment,
+            error=_growth((number + 1) * rounding * _UNIT),
+            mass_error=_growth((number * _MASS_ERROR + size * _SUM_ERROR) * _UNIT),
+            infinite=self.infinite + beyond,
+        )
+
+    def _stretch(
+        self, t: float, total: _Cumulants, epsilon: float
+    ) -> tuple[float, int, int, float]:
+        """Return where on a grid the tilted distribution lies.
+
+        Returns:
+            The interval of the grid, the index of the first loss, the number of losses,
+            and a bound on the probability of losses beyond the last one.
+        """
+        number, scale = self._counts.sum(), max(epsilon, self._deviation / 10)
         # The grid raises the log-moment by at most interval^2 t (t + 1) / 8 a release.
         interval = math.sqrt(8 * _TOLERANCE * scale / (number * (t + 1)))
         interval = min(interval, scale / _LEAST_POINTS)
+        if self._step > interval:
+            interval = self._step / math.ceil(self._step / interval)
+        # Chernoff's bounds on both tails of the tilted distribution.
         shifts = _SHIFTS / math.sqrt(max(total.variance, _LEAST_VARIANCE))
         before, after = (
             np.array([self._cumulants(t + sign * s).log_moment for s in shifts])
             for sign in (-1, 1)
         )
         log_outside = math.log(_OUTSIDE)
-        start = np.max((total.log_moment - before + log_outside) / shifts)
-        start = min(float(start), epsilon)
-        while True:
-            if self._step > interval:
-                interval = self._step / math.ceil(self._step / interval)
+        start = float(np.max((total.log_moment - before + log_outside) / shifts))
+        start = min(start, epsilon)
+        for _ in range(_MOST_GRIDS):
             most = self._counts @ (self._largest // interval + 2)
             raised = after + number * interval**2 * (t + shifts) * (t + shifts + 1) / 8
             end = np.min((raised - total.log_moment - log_outside) / shifts)
@@ -272,23 +310,11 @@ class _OneWay:
             if size <= _MOST_POINTS:
                 break
             interval *= 1.1 * size / _MOST_POINTS
-        size = fft.next_fast_len(size, real=True)
-        end, beyond = (first + size) * interval, 0.0
-        if first + size < most:
-            beyond = float(np.exp(np.min(raised - (t + shifts) * end) + _SUM_ERROR))
-        log_moment, probs = self._transformed(t, interval, size)
-        doublings = math.log2(size)
-        error = (number + 1) * (_TRANSFORM_ERROR * doublings + _POWER_ERROR) * _UNIT
-        return _Tail(
-            t=t,
-            interval=interval,
-            first=first,
-            probs=np.roll(probs, -first),
-            log_moment=log_moment,
-            error=error,
-            mass_error=(number * _MASS_ERROR + size * _SUM_STEPS) * _UNIT,
-            infinite=self.infinite + beyond,
-        )
+        size = fft.next_fast_len(min(size, _MOST_POINTS), real=True)
+        if first + size >= most:
+            return interval, first, size, 0.0
+        exponents = raised - (t + shifts) * (first + size) * interval
+        return interval, first, size, _exp(float(exponents.min()) + _EXPONENT_ERROR)
 
     def _transformed(
         self, t: float, interval: float, size: int
@@ -323,70 +349,10 @@ class _OneWay:
         return total, fft.irfft(product, size)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tail:
-    """The tilted distribution of a total loss on a stretch of a grid.
+def _exp(exponent: float) -> float:
+    return math.exp(min(exponent, _LARGEST_EXPONENT))
 
-    Attributes:
-        t: The tilt.
-        interval: The interval of the grid.
-        first: The index of the first loss.
-        probs: The tilted probabilities.
-        log_moment: The logarithm of the factor by which they were divided.
-        error: A bound on the Euclidean norm of their rounding errors.
-        mass_error: A bound on the sum of the other rounding errors.
-        infinite: A bound on the probability of losses beyond the stretch.
-    """
 
-    t: float
-    interval: float
-    first: int
-    probs: FloatArray
-    log_moment: float
-    error: float
-    mass_error: float
-    infinite: float
-
-    def epsilon(self, delta: float) -> float:
-        """Return the epsilon at ``delta``; infinity if it is not on this stretch."""
-        deltas = self._deltas
-        index = int(np.searchsorted(-deltas, -delta))
-        if index == len(deltas):
-            return math.inf
-        if index == 0:
-            return max(0.0, self._epsilon_of(0))
-        # Delta is convex in e^epsilon: a chord is an upper bound.
-        share = (deltas[index - 1] - delta) / (deltas[index - 1] - deltas[index])
-        step = math.log1p(share * math.expm1(self.interval))
-        return max(0.0, self._epsilon_of(index - 1) + step)
-
-    def deltas(self, epsilons: FloatArray) -> FloatArray:
-        """Return the deltas at many epsilons: one before, and the last one beyond."""
-        deltas, last = self._deltas, len(self._deltas) - 1
-        positions = epsilons / self.interval - self.first
-        index = np.clip(np.floor(positions), 0, last - 1).astype(int)
-        rest = np.clip(epsilons - self._epsilon_of(index), 0.0, self.interval)
-        # Delta is convex in e^epsilon: a chord is an upper bound.
-        share = np.expm1(rest) / math.expm1(self.interval)
-        found = deltas[index] + share * (deltas[index + 1] - deltas[index])
-        return np.where(positions < 0, 1.0, np.minimum(1.0, found))
-
-    def _epsilon_of(self, index: Any) -> Any:
-        return self.interval * (self.first + index)
-
-    @cached_property
-    def _deltas(self) -> FloatArray:
-        """The deltas at all losses of the stretch."""
-        # Sums over larger losses of e^(-t y) and of e^(-t y) (1 - e^-y), where y is the
-        # distance. They are recursions from the end.
-        t, interval = self.t, self.interval
-        decay, fade = math.exp(-t * interval), math.exp(-interval)
-        above = lfilter([0.0, decay], [1.0, -decay], self.probs[::-1])
-        sums = lfilter([1 - fade], [1.0, -decay * fade], above)[::-1]
-        distances = interval * np.arange(1, len(self.probs))
-        weights = np.exp(-t * distances) * -np.expm1(-distances)
-        sums = sums + self.error * np.linalg.norm(weights)
-        sums += self.mass_error * weights.max()
-        losses = self._epsilon_of(0) + interval * np.arange(len(self.probs))
-        factors = np.exp(np.minimum(self.log_moment - t * losses, _LARGEST_EXPONENT))
-        return factors * sums + self.infinite
+def _growth(errors: float) -> float:
+    """Return the relative error of a product of factors with these errors in total."""
+    return math.expm1(min(errors, _LARGEST_EXPONENT))

@@ -26,6 +26,9 @@ from botorch_dp.privacy.loss_composition import LossComposition
 _MOST_POINTS = 4096
 _TYPICAL_DELTA = 1e-8
 _LEAST_END = 1e-9
+# The curve ends at this share above the probability of an infinite loss.
+_ABOVE_INFINITE = 1e-5
+_NEAR_LARGEST = 1e-2
 # Deltas below this are not resolved any further.
 SMALLEST_DELTA = 1e-30
 # The exponential of a larger epsilon overflows.
@@ -59,10 +62,14 @@ class Profile:
             losses: The total privacy loss of the history.
             coarseness: How many times fewer points than usual the profile has.
         """
+        most = min(losses.largest, LARGEST_EPSILON)
+        least = losses.infinite * (1 + _ABOVE_INFINITE)
         ends = [
-            min(losses.epsilon(max(delta, 2 * losses.infinite)), LARGEST_EPSILON)
+            min(losses.epsilon(least + delta), most)
             for delta in (_TYPICAL_DELTA, SMALLEST_DELTA)
         ]
+        if ends[1] > most * (1 - _NEAR_LARGEST):  # the curve ends there
+            ends[1] = most
         number = _MOST_POINTS // (2 * coarseness)
         parts = [np.linspace(0.0, max(end, _LEAST_END), number) for end in ends]
         epsilons = np.unique(np.concatenate(parts))

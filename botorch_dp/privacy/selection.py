@@ -232,7 +232,8 @@ def _published_rdp(event: SelectionEvent, base: FloatArray) -> FloatArray:
 @lru_cache(maxsize=64)
 def _loss_pair(event: SelectionEvent) -> LossPair:
     bound = event.bound
-    largest = bound.epsilon(bound.resolution)
+    # A little further, where the curve has reached its end.
+    largest = 1.02 * bound.epsilon(bound.resolution)
     return pair_of_bounds(tuple(way.deltas for way in bound.ways), largest)
 
 
