@@ -33,8 +33,8 @@ from botorch_dp.privacy.counts import (
     Poisson,
     TruncatedNegativeBinomial,
 )
-from botorch_dp.privacy.loss_distributions import RDP_ORDERS
 from botorch_dp.privacy.profiles import Profile
+from botorch_dp.privacy.renyi import RDP_ORDERS
 from botorch_dp.privacy.selection import SelectionEvent, base_profile
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from benchmarks._selection_figure import COUNTS
 from benchmarks._training_pools import Task
 from botorch_dp.integrations.opacus.plan import JointPlan
 from botorch_dp.privacy import ApproxDP, GaussianEvent, PoissonGaussianEvent
-from botorch_dp.privacy.composition import pld_on_grid
 from botorch_dp.privacy.counts import Count
+from botorch_dp.privacy.history import total_losses
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection import SelectionEvent
 from botorch_dp.privacy.selection_bounds import selection_bound
@@ -17,7 +17,7 @@ from botorch_dp.privacy.selection_planning import least_noise
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 NUM_RUNS = 16
-GRID = 2000  # losses below epsilon on the grid of an adaptive selection's plan
+COARSENESS = 4  # of the profile of a run in an adaptive selection's plan
 MOST_NOISE = 9.0  # of an adaptive selection; more is not worth it
 # The standard deviation of a score's noise, where scores lie in [0, 1]: this, or what
 # makes the noise this many times the sensitivity, if that is more.
@@ -121,7 +121,7 @@ def _adaptive_noise(
     def is_enough(noise: float) -> bool:
         step = PoissonGaussianEvent(noise, sampling_rate)
         run = frozenset({(step, num_steps), (score, 1)})
-        profile = Profile.of_pld(pld_on_grid(run, epsilon / GRID))
+        profile = Profile.of_losses(total_losses(run), COARSENESS)
         return selection_bound(profile, count, ratios).epsilon(DELTA) <= epsilon
 
     low, high = 0.3, MOST_NOISE

@@ -4,11 +4,12 @@ It reports the smallest of several valid upper bounds, with the name of the acco
 that gave it: :mod:`botorch_dp.privacy.composition`.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from opacus.accountants import IAccountant, register_accountant
+from opacus.accountants import IAccountant, create_accountant, register_accountant
 
 from botorch_dp._validation import (
     check_choice,
@@ -17,25 +18,28 @@ from botorch_dp._validation import (
     check_nonnegative,
     check_probability,
 )
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy.composition import (
-    Groups,
-    Spending,
-    budget_limit,
     delta_at,
     epsilon_bounds,
     spent_at,
     spent_of_budget,
-    total_mu,
 )
 from botorch_dp.privacy.events import (
+    RDP_ORDERS,
+    GaussianEvent,
     PoissonGaussianEvent,
     PrivacyEvent,
     check_event,
 )
-from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
+from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee
+from botorch_dp.privacy.history import Groups, total_mu
+from botorch_dp.privacy.spending import Spending, budget_limit
 
 __all__ = ["Chargeable", "PrivacyAccountant", "Spending", "budget_limit"]
+
+# A guarantee has a positive epsilon: that of nothing is this one.
+_SMALLEST_EPSILON = 1e-12
 
 
 class Chargeable(Protocol):
@@ -82,6 +86,64 @@ class PrivacyAccountant(IAccountant):
     def mechanism(cls) -> str:
         """Return the name under which Opacus knows this accountant."""
         return "botorch_dp"
+
+    @classmethod
+    def from_opacus(cls, accountant: IAccountant) -> "PrivacyAccountant":
+        """Return an accountant with the training steps of one of Opacus's.
+
+        Args:
+            accountant: An accountant of Opacus of any kind, such as that of a
+                ``PrivacyEngine``.
+
+        Example:
+            >>> from opacus.accountants import RDPAccountant
+            >>> theirs = RDPAccountant()
+            >>> theirs.history = [(1.0, 0.01, 1000)]
+            >>> ours = PrivacyAccountant.from_opacus(theirs)
+            >>> round(theirs.get_epsilon(1e-5), 2), round(ours.get_epsilon(1e-5), 2)
+            (2.1, 1.83)
+        """
+        check_instance("accountant", accountant, IAccountant)
+        other = cls()
+        other.history = [(*step,) for step in accountant.history]
+        other.groups()  # checks the history
+        return other
+
+    def to_opacus(self, mechanism: str = "prv") -> IAccountant:
+        """Return one of Opacus's accountants with everything composed so far.
+
+        Args:
+            mechanism: The name of the accountant in Opacus.
+
+        Raises:
+            UnsupportedConversionError: If there are releases other than Gaussian ones,
+                of all records or of Poisson samples, or if they are stated for the
+                adjacency ``"replace_one"``. Opacus knows no others.
+
+        Example:
+            >>> from botorch_dp.privacy import PoissonGaussianEvent
+            >>> accountant = PrivacyAccountant()
+            >>> accountant.compose(PoissonGaussianEvent(1.0, 0.01), count=1000)
+            >>> accountant.to_opacus("rdp").history
+            [(1.0, 0.01, 1000)]
+        """
+        if self._adjacency == "replace_one":
+            raise UnsupportedConversionError(
+                "These releases are stated for adjacency='replace_one', but those of "
+                "Opacus for data sets of which one lacks a record."
+            )
+        history = list(self.history)
+        for event, count in self._events.items():
+            if not isinstance(event, GaussianEvent | PoissonGaussianEvent):
+                raise UnsupportedConversionError(
+                    f"Opacus cannot compose {event!r}, only Gaussian releases of all "
+                    "records or of Poisson samples."
+                )
+            rate = getattr(event, "sampling_rate", 1.0)
+            history.append((event.noise_multiplier, rate, count))
+        accountant = create_accountant(mechanism)
+        accountant.history = history
+        return accountant
 
     def __len__(self) -> int:
         """Return the number of releases composed so far."""
@@ -171,6 +233,48 @@ class PrivacyAccountant(IAccountant):
         groups = self.groups()
         mu = total_mu(groups)
         return GDP(mu) if mu is not None and groups else None
+
+    def to_rdp(self, orders: Iterable[float] | None = None) -> tuple[RDP, ...]:
+        """Return the Renyi curve of everything composed so far.
+
+        Divergences add up at every order, also for releases whose noise was chosen
+        after seeing earlier ones.
+
+        Args:
+            orders: The orders, each above 1. By default many from 2 to 1024.
+
+        Returns:
+            A Renyi guarantee for each order.
+
+        Raises:
+            UnsupportedConversionError: If some releases have no Renyi bound at an
+                order. Releases that can fail, with their own delta, have none.
+
+        Example:
+            >>> from botorch_dp.privacy import GaussianEvent, LaplaceEvent
+            >>> accountant = PrivacyAccountant()
+            >>> accountant.compose(GaussianEvent(noise_multiplier=5.0), count=25)
+            >>> accountant.compose(LaplaceEvent(noise_multiplier=10.0))
+            >>> for guarantee in accountant.to_rdp([2.0, 8.0]):
+            ...     print(guarantee)
+            RDP(order=2, epsilon=1.009644)
+            RDP(order=8, epsilon=4.035677)
+        """
+        chosen = RDP_ORDERS.tolist() if orders is None else orders
+        return tuple(self._rdp(RDP(order, _SMALLEST_EPSILON)) for order in chosen)
+
+    def _rdp(self, least: RDP) -> RDP:
+        """Return the guarantee at the order of ``least``, which is met by nothing."""
+        total = 0.0
+        for event, count in self.groups():
+            cost = event.rdp_at(least.order)
+            if math.isinf(cost):
+                raise UnsupportedConversionError(
+                    f"{event!r} has no bound on its Renyi divergence of order "
+                    f"{least.order:g}. Use get_epsilon or get_delta."
+                )
+            total += count * cost
+        return RDP(least.order, max(total, least.epsilon))
 
     def spent_of(self, budget: Guarantee) -> Spending:
         """Return what was spent in the unit of ``budget``."""

@@ -13,9 +13,10 @@ References:
 
 from dataclasses import dataclass
 
-from botorch_dp.privacy import curves, loss_distributions
-from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS
+from botorch_dp.privacy import curves, loss_pairs
+from botorch_dp.privacy.loss_pairs import SPACING, LossPair
 from botorch_dp.privacy.privacy_event import ADJACENCIES, PrivacyEvent, check_event
+from botorch_dp.privacy.renyi import RDP_ORDERS
 from botorch_dp.privacy.sampled_events import (
     FixedSizeGaussianEvent,
     PoissonGaussianEvent,
@@ -23,7 +24,6 @@ from botorch_dp.privacy.sampled_events import (
 
 __all__ = [
     "ADJACENCIES",
-    "PLD",
     "RDP_ORDERS",
     "ApproxEvent",
     "AssumedEvent",
@@ -60,9 +60,9 @@ class GaussianEvent(PrivacyEvent):
         """The zero-concentrated cost, mu^2 / 2."""
         return 0.5 / self.noise_multiplier**2
 
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        return loss_distributions.gaussian_pld(self.noise_multiplier, 1.0, interval)
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        return loss_pairs.gaussian_pair(1.0 / self.noise_multiplier, spacing)
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class ZCDPEvent(PrivacyEvent):
     def zcdp_rho(self) -> float:
         """The bound itself."""
         return self.rho
+
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        del spacing
+        return loss_pairs.zcdp_pair(self.rho)
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,9 @@ class LaplaceEvent(PrivacyEvent):
         """Return the Renyi divergence at any ``order`` above 1."""
         return curves.laplace_rdp(self.pure_epsilon, order)
 
-    def pld(self, interval: float) -> PLD | None:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        return loss_distributions.laplace_pld(self.noise_multiplier, interval)
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        return loss_pairs.laplace_pair(self.pure_epsilon, spacing)
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,10 @@ class PureEvent(PrivacyEvent):
         """The bound itself."""
         return self.epsilon
 
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        return loss_distributions.parameter_pld(self.epsilon, 0.0, interval)
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        del spacing
+        return loss_pairs.approx_pair(self.epsilon, 0.0)
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,7 @@ class ApproxEvent(PrivacyEvent):
         """The bound itself."""
         return self.epsilon, self.delta
 
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        return loss_distributions.parameter_pld(self.epsilon, self.delta, interval)
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        del spacing
+        return loss_pairs.approx_pair(self.epsilon, self.delta)

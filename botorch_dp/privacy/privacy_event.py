@@ -17,7 +17,8 @@ from botorch_dp._validation import (
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.curves import FloatArray
-from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS
+from botorch_dp.privacy.loss_pairs import SPACING, LossPair
+from botorch_dp.privacy.renyi import RDP_ORDERS
 
 ADJACENCIES = ("replace_one", "zero_out", "add_or_remove_one")
 # Costs outside this range cannot be computed with.
@@ -111,9 +112,14 @@ class PrivacyEvent:
         """Return bounds on the Renyi divergences at ``RDP_ORDERS``."""
         return np.array([self.rdp_at(order) for order in RDP_ORDERS])
 
-    def pld(self, interval: float) -> PLD | None:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        del interval
+    def loss_pair(self, spacing: float = SPACING) -> LossPair | None:
+        """Return a pair of discrete distributions that dominates the release.
+
+        Args:
+            spacing: The distance between outputs, in standard deviations of the noise,
+                whose losses are those of the pair.
+        """
+        del spacing
         return None
 
     def to_dict(self) -> dict[str, Any]:

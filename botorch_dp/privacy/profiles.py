@@ -19,10 +19,16 @@ import numpy as np
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.curves import FloatArray
-from botorch_dp.privacy.loss_distributions import PLD
+from botorch_dp.privacy.loss_composition import LossComposition
 
-# The number of points that are kept of a privacy loss distribution.
+# The number of points of the profile of a history. Half of them are below the epsilon
+# at this delta.
 _MOST_POINTS = 4096
+_TYPICAL_DELTA = 1e-8
+_LEAST_END = 1e-9
+# The curve ends at this share above the probability of an infinite loss.
+_ABOVE_INFINITE = 1e-5
+_NEAR_LARGEST = 1e-2
 # Deltas below this are not resolved any further.
 SMALLEST_DELTA = 1e-30
 # The exponential of a larger epsilon overflows.
@@ -49,30 +55,26 @@ class Profile:
     reverse: FloatArray
 
     @classmethod
-    def of_pld(cls, pld: PLD, rounding: float = 0.0) -> "Profile":
-        """Return the profile of a privacy loss distribution.
+    def of_losses(cls, losses: LossComposition, coarseness: int = 1) -> "Profile":
+        """Return the profile of a history.
 
         Args:
-            pld: The distribution.
-            rounding: A bound on the rounding errors of its deltas, which is added.
+            losses: The total privacy loss of the history.
+            coarseness: How many times fewer points than usual the profile has.
         """
-        pmfs = [pld._pmf_remove.to_dense_pmf()]
-        if not pld._symmetric:
-            pmfs.append(pld._pmf_add.to_dense_pmf())
-        interval = pmfs[0]._discretization
-        size = max(2, *(pmf._lower_loss + len(pmf._probs) for pmf in pmfs), 2)
-        size = min(size, math.ceil(LARGEST_EPSILON / interval))
-        epsilons = interval * np.arange(size)
-        ways = [np.minimum(1.0, _deltas_of(p, epsilons) + rounding) for p in pmfs]
-        # Where both ways have reached their ends, more points say nothing.
-        used = [
-            np.searchsorted(-way, -max(SMALLEST_DELTA, way[-1] * (1 + 1e-6)))
-            for way in ways
+        most = min(losses.largest, LARGEST_EPSILON)
+        least = losses.infinite * (1 + _ABOVE_INFINITE)
+        ends = [
+            min(losses.epsilon(least + delta), most)
+            for delta in (_TYPICAL_DELTA, SMALLEST_DELTA)
         ]
-        last = min(max(1, *used, 1), size - 1)
-        chosen = np.arange(0, last + 1, math.ceil(last / _MOST_POINTS))
-        chosen = np.unique(np.append(chosen, last))
-        return cls(epsilons[chosen], ways[0][chosen], ways[-1][chosen])
+        if ends[1] > most * (1 - _NEAR_LARGEST):  # the curve ends there
+            ends[1] = most
+        number = _MOST_POINTS // (2 * coarseness)
+        parts = [np.linspace(0.0, max(end, _LEAST_END), number) for end in ends]
+        epsilons = np.unique(np.concatenate(parts))
+        ways = [np.minimum.accumulate(way) for way in losses.deltas(epsilons)]
+        return cls(epsilons, ways[0], ways[-1])
 
     @classmethod
     def of_curve(cls, delta_at: Callable[[float], float], largest: float) -> "Profile":
@@ -154,18 +156,3 @@ class Profile:
         steep = -np.diff(self.reverse) / widths * np.exp(-self.epsilons[:-1])
         flat = self.deltas[:-1] - np.diff(self.deltas) / widths
         return np.maximum.accumulate(steep[::-1]), np.maximum.accumulate(flat[::-1])
-
-
-def _deltas_of(pmf: PLD, epsilons: FloatArray) -> FloatArray:
-    """Return the deltas of one direction at the nonnegative points of its grid."""
-    size, lower = len(epsilons), pmf._lower_loss
-    first, start = max(0, -lower), min(max(0, lower), size)
-    inside = pmf._probs[first : first + size - start]
-    probs = np.zeros(size)
-    probs[start : start + len(inside)] = inside
-    infinite = pmf._infinity_mass + pmf._probs[first + size - start :].sum()
-    # delta = P(loss > e) - e^e P'(loss > e), with sums that start at the small end.
-    above = np.append(np.cumsum(probs[:0:-1])[::-1], 0.0)
-    below = np.append(np.cumsum((probs * np.exp(-epsilons))[:0:-1])[::-1], 0.0)
-    deltas = infinite + np.maximum(0.0, above - np.exp(epsilons) * below)
-    return np.minimum(1.0, np.maximum.accumulate(deltas[::-1])[::-1])

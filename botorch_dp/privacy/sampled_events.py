@@ -15,10 +15,11 @@ import dp_accounting
 import numpy as np
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import curves, loss_distributions
+from botorch_dp.privacy import curves, loss_pairs, renyi
 from botorch_dp.privacy.curves import FloatArray
-from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS
+from botorch_dp.privacy.loss_pairs import SPACING, LossPair
 from botorch_dp.privacy.privacy_event import PrivacyEvent
+from botorch_dp.privacy.renyi import RDP_ORDERS
 
 # The time of dp-accounting's bound for fixed-size samples grows with the order cubed.
 _MOST_FIXED_SIZE_ORDERS = 63
@@ -59,18 +60,9 @@ class _SampledGaussianEvent(PrivacyEvent):
         return curves.sampled_gdp_delta(self.mu_bound, self.rate, epsilon)
 
     def rdp_at(self, order: float) -> float:
-        """Return a bound on the Renyi divergence at any ``order`` above 1.
-
-        The logarithm of the moment, (order - 1) times the divergence, is convex in the
-        order and zero at 1. A line between two bounds on it at ``RDP_ORDERS`` is
-        therefore a bound as well, and so is the divergence without sampling.
-        """
+        """Return a bound on the Renyi divergence at any ``order`` above 1."""
         unsampled = order * 0.5 / self.noise_multiplier**2
-        if order > RDP_ORDERS[-1]:
-            return unsampled
-        log_moments = (RDP_ORDERS - 1) * self.rdp()
-        log_moment = np.interp(order - 1, [0.0, *(RDP_ORDERS - 1)], [0.0, *log_moments])
-        return min(unsampled, float(log_moment) / (order - 1))
+        return min(unsampled, renyi.interpolated_rdp(self.rdp(), order))
 
 
 @dataclass(frozen=True)
@@ -96,15 +88,15 @@ class PoissonGaussianEvent(_SampledGaussianEvent):
 
     def rdp(self) -> FloatArray:
         """Return bounds on the Renyi divergences at ``RDP_ORDERS``."""
-        gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        event = dp_accounting.PoissonSampledDpEvent(self.sampling_rate, gaussian)
-        return loss_distributions.library_rdp(event, "add_or_remove_one")
+        if self.sampling_rate == 1:
+            return self.zcdp_rho * RDP_ORDERS
+        return renyi.poisson_rdp(self.mu_bound, self.sampling_rate)
 
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid, rounded up."""
-        return loss_distributions.gaussian_pld(
-            self.noise_multiplier, self.sampling_rate, interval
-        )
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        if self.sampling_rate == 1:
+            return loss_pairs.gaussian_pair(self.mu_bound, spacing)
+        return loss_pairs.poisson_pair(self.mu_bound, self.sampling_rate, spacing)
 
 
 @dataclass(frozen=True)
@@ -147,15 +139,13 @@ class FixedSizeGaussianEvent(_SampledGaussianEvent):
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             self.num_records, self.sample_size, gaussian
         )
-        sampled = loss_distributions.library_rdp(
-            event, "replace_one", _MOST_FIXED_SIZE_ORDERS
-        )
+        sampled = renyi.library_rdp(event, "replace_one", _MOST_FIXED_SIZE_ORDERS)
         bound = self.zcdp_rho * RDP_ORDERS
         bound[: len(sampled)] = np.minimum(bound[: len(sampled)], sampled)
         return bound
 
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid that dominates the release."""
-        return loss_distributions.fixed_size_pld(
-            self.noise_multiplier, self.rate, interval
-        )
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        if self.rate == 1:
+            return loss_pairs.gaussian_pair(self.mu_bound, spacing)
+        return loss_pairs.fixed_size_pair(self.mu_bound, self.rate, spacing)

@@ -31,9 +31,11 @@ from botorch_dp.privacy import composition, curves
 from botorch_dp.privacy.counts import Count, Poisson, TruncatedNegativeBinomial
 from botorch_dp.privacy.curves import FloatArray
 from botorch_dp.privacy.events import AssumedEvent
-from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS, pld_of_curves
+from botorch_dp.privacy.history import Groups, total_losses, total_rdp
+from botorch_dp.privacy.loss_pairs import SPACING, LossPair, pair_of_bounds
 from botorch_dp.privacy.privacy_event import ADJACENCIES, PrivacyEvent
 from botorch_dp.privacy.profiles import Profile
+from botorch_dp.privacy.renyi import RDP_ORDERS, interpolated_rdp
 from botorch_dp.privacy.selection_bounds import (
     SelectionBound,
     largest_log_ratio,
@@ -126,26 +128,13 @@ class SelectionEvent(PrivacyEvent):
         return _rdp(self)
 
     def rdp_at(self, order: float) -> float:
-        """Return a bound on the Renyi divergence at any ``order`` above 1.
+        """Return a bound on the Renyi divergence at any ``order`` above 1."""
+        return min(super().rdp_at(order), interpolated_rdp(self.rdp(), order))
 
-        The logarithm of the moment, (order - 1) times the divergence, is convex in the
-        order and zero at 1: a line between two bounds on it is a bound.
-        """
-        pure = super().rdp_at(order)
-        if order > RDP_ORDERS[-1]:
-            return pure
-        log_moments = np.append(0.0, (RDP_ORDERS - 1) * self.rdp())
-        orders = np.append(1.0, RDP_ORDERS)
-        upper = int(np.searchsorted(orders, order))
-        share = (order - orders[upper - 1]) / (orders[upper] - orders[upper - 1])
-        log_moment = share * log_moments[upper]
-        if share < 1:
-            log_moment += (1 - share) * log_moments[upper - 1]
-        return min(pure, float(log_moment) / (order - 1))
-
-    def pld(self, interval: float) -> PLD:
-        """Return a privacy loss distribution on a grid that dominates the release."""
-        return _pld(self, interval)
+    def loss_pair(self, spacing: float = SPACING) -> LossPair:
+        """Return a pair of discrete distributions that dominates the release."""
+        del spacing
+        return _loss_pair(self)
 
     @property
     def bound(self) -> SelectionBound:
@@ -175,17 +164,16 @@ class SelectionEvent(PrivacyEvent):
 
 
 @lru_cache(maxsize=256)
-def base_profile(groups: composition.Groups, coarseness: int = 1) -> Profile:
+def base_profile(groups: Groups, coarseness: int = 1) -> Profile:
     """Return the privacy profile of one run.
 
     Args:
         groups: The releases of a run.
         coarseness: How many times coarser than usual the grid of losses is.
     """
-    pld = composition.total_pld(groups, coarseness)
-    if pld is not None:
-        # A selection multiplies rounding errors by the number of its runs.
-        return Profile.of_pld(pld, composition.transform_rounding(groups))
+    losses = total_losses(groups)
+    if losses is not None:
+        return Profile.of_losses(losses, coarseness)
     if coarseness > 1:
         return base_profile(groups)
     largest = composition.spent_at(groups, 1e-15).amount
@@ -214,7 +202,7 @@ def _pure_epsilon(event: SelectionEvent) -> float | None:
 def _rdp(event: SelectionEvent) -> FloatArray:
     """Return the least of the known bounds at each order."""
     groups = frozenset(event.base)
-    base = composition.total_rdp(groups)
+    base = total_rdp(groups)
     bound = event.bound.rdp(RDP_ORDERS, base)
     if event.proposal_ratios == (1.0, 1.0):
         bound = np.minimum(bound, _published_rdp(event, base))
@@ -242,10 +230,11 @@ def _published_rdp(event: SelectionEvent, base: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def _pld(event: SelectionEvent, interval: float) -> PLD:
+def _loss_pair(event: SelectionEvent) -> LossPair:
     bound = event.bound
-    largest = bound.epsilon(bound.resolution)
-    return pld_of_curves([way.deltas for way in bound.ways], largest, interval)
+    # A little further, where the curve has reached its end.
+    largest = 1.02 * bound.epsilon(bound.resolution)
+    return pair_of_bounds(tuple(way.deltas for way in bound.ways), largest)
 
 
 def _check_base(base: Any) -> Base:

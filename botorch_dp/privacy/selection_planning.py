@@ -9,17 +9,14 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.composition import total_pld
 from botorch_dp.privacy.counts import Count
 from botorch_dp.privacy.events import GaussianEvent, PoissonGaussianEvent, PrivacyEvent
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+from botorch_dp.privacy.history import total_losses
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection import SelectionEvent
 from botorch_dp.privacy.selection_bounds import selection_bound
 
-# Noise is searched with grids of losses that are this much coarser than those of the
-# accountant and take a fraction of the time. Epsilon is then at most 0.4 % too large.
-_COARSE = 4
 _TOLERANCE = 2e-3
 _LARGEST_NOISE = 1e6
 # Less noise than this protects nothing, and its losses do not fit into a grid.
@@ -92,10 +89,10 @@ def _least_noise(
 
     def epsilon(noise: float, budget: ApproxDP) -> float:
         if count is None:
-            pld = total_pld(frozenset(run(noise)), _COARSE)
-            if pld is None:  # the losses are too large for a grid
+            losses = total_losses(frozenset(run(noise)))
+            if losses is None:  # they are too large
                 return math.inf
-            return float(pld.get_epsilon_for_delta(budget.delta))
+            return losses.epsilon(budget.delta)
         bounds = SelectionEvent(run(noise), count).bounds_at(budget.delta)
         return next(bounds)[0]
 

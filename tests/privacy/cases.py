@@ -8,12 +8,16 @@ import os
 import signal
 import time
 
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import common, privacy_loss_distribution
 from scipy.integrate import quad
 
 from botorch_dp import Ledger, PrivacyAccountant, PureDP
 from botorch_dp.exceptions import BudgetExceededError
 from botorch_dp.privacy import (
     ApproxEvent,
+    AssumedEvent,
     ExponentialEvent,
     FixedSizeGaussianEvent,
     GaussianEvent,
@@ -45,6 +49,39 @@ def account(*events):
     for event, count in events:
         accountant.compose(event, count)
     return accountant
+
+
+def library_pld(event, interval):
+    """dp-accounting's privacy loss distribution of an event, None if there is none.
+
+    A fixed-size sample counts as all records.
+    """
+    if isinstance(event, AssumedEvent):
+        return None
+    if isinstance(event, LaplaceEvent):
+        return privacy_loss_distribution.from_laplace_mechanism(
+            event.noise_multiplier, value_discretization_interval=interval
+        )
+    if event.approx is not None:
+        parameters = common.DifferentialPrivacyParameters(*event.approx)
+        return privacy_loss_distribution.from_privacy_parameters(
+            parameters, value_discretization_interval=interval
+        )
+    if not hasattr(event, "noise_multiplier"):
+        return None
+    # Add-or-remove adjacency is the one that leaves the pair as it is.
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        event.noise_multiplier,
+        sampling_prob=getattr(event, "sampling_rate", 1.0),
+        value_discretization_interval=interval,
+        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
+
+
+def delta_of_losses(way, epsilon):
+    """The delta of a discrete distribution of losses."""
+    masses = np.exp(way.log_masses)
+    return way.infinite + masses @ -np.expm1(np.minimum(epsilon - way.losses, 0.0))
 
 
 def renyi(upper, lower, order, points):

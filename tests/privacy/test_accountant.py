@@ -5,11 +5,16 @@ import math
 import pytest
 import torch
 from opacus import PrivacyEngine
-from opacus.accountants import GaussianAccountant, create_accountant
+from opacus.accountants import (
+    GaussianAccountant,
+    PRVAccountant,
+    RDPAccountant,
+    create_accountant,
+)
 from opacus.accountants.utils import get_noise_multiplier
 
 from botorch_dp import GDP, RDP, ApproxDP, LaplaceMechanism, PrivacyAccountant, PureDP
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import (
     ApproxEvent,
     AssumedEvent,
@@ -20,6 +25,7 @@ from botorch_dp.privacy import (
     PureEvent,
     ZCDPEvent,
 )
+from botorch_dp.privacy.events import RDP_ORDERS
 from tests.privacy.cases import EVENTS, account
 
 
@@ -251,6 +257,93 @@ class TestOpacus:
         with pytest.raises(ValueError, match=r"."):
             accountant.load_state_dict(state)
         assert accountant.groups() == account((GaussianEvent(1.0), 1)).groups()
+
+
+class TestRenyiCurve:
+    @pytest.mark.parametrize(
+        "event",
+        [event for event in EVENTS if not isinstance(event, ApproxEvent)],
+        ids=lambda event: type(event).__name__,
+    )
+    def test_adds_up_what_a_budget_counts(self, event):
+        accountant = account((event, 3), (GaussianEvent(2.0), 1))
+        accountant.step(noise_multiplier=1.5, sample_rate=0.02)
+        for guarantee in accountant.to_rdp([1.5, 4.0, 100.0]):
+            counted = accountant.spent_of(guarantee).amount
+            assert guarantee.epsilon == pytest.approx(counted, rel=1e-12)
+
+    def test_gaussian_closed_form(self):
+        curve = account((GaussianEvent(2.0), 8)).to_rdp()
+        assert len(curve) == len(RDP_ORDERS)
+        for guarantee, order in zip(curve, RDP_ORDERS, strict=True):
+            assert guarantee.order == order
+            assert guarantee.epsilon == pytest.approx(order)
+
+    def test_never_below_the_epsilon(self):
+        accountant = account((PoissonGaussianEvent(1.0, 0.05), 100))
+        converted = min(g.to_approx(1e-5).epsilon for g in accountant.to_rdp())
+        assert accountant.get_epsilon(1e-5) < converted < 5.0
+
+    def test_nothing_released(self):
+        (guarantee,) = PrivacyAccountant().to_rdp([2.0])
+        assert 0 < guarantee.epsilon < 1e-9
+
+    @pytest.mark.parametrize("event", [ApproxEvent(0.1, 1e-7), AssumedEvent(0.1, 1e-7)])
+    def test_releases_that_can_fail_have_none(self, event):
+        accountant = account((GaussianEvent(2.0), 1), (event, 1))
+        with pytest.raises(UnsupportedConversionError, match=f"{type(event).__name__}"):
+            accountant.to_rdp([2.0])
+
+    @pytest.mark.parametrize("order", [1.0, 0.5, math.nan, math.inf])
+    def test_bad_orders(self, order):
+        with pytest.raises(InvalidArgumentError, match="order"):
+            account((GaussianEvent(2.0), 1)).to_rdp([order])
+
+
+class TestInterchange:
+    HISTORY = ((1.0, 0.01, 1000), (2.0, 0.05, 20))
+
+    @pytest.mark.parametrize("kind", [PRVAccountant, RDPAccountant])
+    def test_from_opacus(self, kind):
+        theirs = kind()
+        theirs.history = list(self.HISTORY)
+        ours = PrivacyAccountant.from_opacus(theirs)
+        assert ours.history == list(self.HISTORY)
+        assert ours.get_epsilon(1e-5) <= theirs.get_epsilon(1e-5)
+        ours.step(noise_multiplier=1.0, sample_rate=0.01)
+        assert theirs.history == list(self.HISTORY)  # which is left as it was
+        with pytest.raises(InvalidArgumentError, match="adjacency"):
+            ours.charge(LaplaceEvent(1.0), adjacency="replace_one")
+
+    @pytest.mark.parametrize(
+        "history", [[(math.nan, 0.1, 1)], [(1.0, 2.0, 1)], [(1.0, 0.1, 0)]]
+    )
+    def test_a_bad_history(self, history):
+        theirs = RDPAccountant()
+        theirs.history = history
+        with pytest.raises(InvalidArgumentError):
+            PrivacyAccountant.from_opacus(theirs)
+        with pytest.raises(InvalidArgumentError, match="accountant"):
+            PrivacyAccountant.from_opacus(history)
+
+    def test_there_and_back(self):
+        ours = account((PoissonGaussianEvent(1.0, 0.01), 1000), (GaussianEvent(9.0), 2))
+        ours.step(noise_multiplier=2.0, sample_rate=0.05)
+        theirs = ours.to_opacus("rdp")
+        assert isinstance(theirs, RDPAccountant)
+        back = PrivacyAccountant.from_opacus(theirs)
+        assert back.get_epsilon(1e-5) == ours.get_epsilon(1e-5)
+        prv = ours.to_opacus().get_epsilon(1e-5)
+        assert ours.get_epsilon(1e-5) == pytest.approx(prv, rel=0.02)
+
+    def test_what_opacus_does_not_know(self):
+        other = account((GaussianEvent(1.0), 1), (LaplaceEvent(1.0), 1))
+        with pytest.raises(UnsupportedConversionError, match="LaplaceEvent"):
+            other.to_opacus()
+        replaced = PrivacyAccountant()
+        replaced.charge(GaussianEvent(1.0), adjacency="replace_one")
+        with pytest.raises(UnsupportedConversionError, match="replace_one"):
+            replaced.to_opacus()
 
 
 class TestEvents:

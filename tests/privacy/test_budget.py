@@ -91,7 +91,7 @@ class TestAfterChoice:
         with pytest.raises(BudgetExceededError):
             reserve(1.01 * mu)
         with pytest.raises(InvalidArgumentError, match="leaves part of"):
-            after_choice(guarantee, 0.9999999, secure=True)
+            after_choice(guarantee, 1.2, secure=True)
 
     def test_numbers(self):
         # Phi(mu'/2) = e^eps'/(1 + e^eps'): mu' of 0.3 in closed form.

@@ -30,7 +30,7 @@ class TestEvents:
 
     def test_the_base_event_claims_nothing(self):
         event = PrivacyEvent()
-        assert event.pld(1e-4) is None
+        assert event.loss_pair() is None
         assert np.isinf(event.rdp()).all()
         assert (event.gdp_mu, event.zcdp_rho, event.pure_epsilon) == (None, None, None)
 

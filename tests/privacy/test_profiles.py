@@ -8,15 +8,18 @@ import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 from scipy.stats import norm
 
-from botorch_dp.privacy import curves
-from botorch_dp.privacy.loss_distributions import (
-    gaussian_pld,
-    parameter_pld,
-)
+from botorch_dp.privacy import PoissonGaussianEvent, curves
+from botorch_dp.privacy.loss_composition import LossComposition
+from botorch_dp.privacy.loss_pairs import approx_pair, gaussian_pair, poisson_pair
 from botorch_dp.privacy.profiles import Profile
+from tests.privacy.cases import library_pld
 from tests.privacy.selection_cases import exact_profile, hockey_stick
 
 EPSILONS = np.array([-6.0, -2.0, -0.5, 0.0, 0.01, 0.5, 1.0, 3.0, 8.0])
+
+
+def profile_of(pair, count=1):
+    return Profile.of_losses(LossComposition([(pair, count)]))
 
 
 def pair(seed, size=6):
@@ -26,7 +29,7 @@ def pair(seed, size=6):
 
 class TestDelta:
     def test_gaussian(self):
-        profile = Profile.of_pld(gaussian_pld(2.0, 1.0, 1e-4))
+        profile = profile_of(gaussian_pair(0.5))
         exact = np.array([curves.gdp_delta(0.5, e) for e in np.abs(EPSILONS)])
         exact = np.where(EPSILONS >= 0, exact, 1 - np.exp(EPSILONS) * (1 - exact))
         found = profile.delta(EPSILONS)
@@ -35,8 +38,8 @@ class TestDelta:
         assert profile.delta(np.array([math.inf, -math.inf]))[1] == 1.0
 
     def test_both_directions_of_a_sample(self):
-        pld = gaussian_pld(0.7, 0.1, 1e-3).self_compose(5)
-        profile = Profile.of_pld(pld)
+        pld = library_pld(PoissonGaussianEvent(0.7, 0.1), 1e-3).self_compose(5)
+        profile = profile_of(poisson_pair(1 / 0.7, 0.1, 0.004), 5)
         assert not profile.is_symmetric
         at = np.array([0.1, 1.0, 2.5])
         for one, pmf in (
@@ -60,7 +63,7 @@ class TestDelta:
             )
 
     def test_two_point_losses(self):
-        profile = Profile.of_pld(parameter_pld(1.0, 1e-3, 0.25))
+        profile = profile_of(approx_pair(1.0, 1e-3))
         assert profile.delta(np.array([1.0, 5.0])) == pytest.approx([1e-3, 1e-3])
         middle = profile.delta(np.array([0.5]))[0]
         assert middle == pytest.approx(1e-3 + (1 - 1e-3) * curves.pure_delta(1.0, 0.5))
@@ -78,7 +81,7 @@ class TestDelta:
             common.DifferentialPrivacyParameters(50.0, 0.0),
             value_discretization_interval=1.0,
         ).self_compose(3)
-        profile = Profile.of_pld(pld)
+        profile = profile_of(approx_pair(50.0, 0.0), 3)
         at = np.array([0.0, 60.0, 140.0, 200.0])
         assert profile.delta(at) == pytest.approx(
             np.array([pld.get_delta_for_epsilon(e) for e in at]), abs=1e-9
@@ -105,7 +108,7 @@ class TestTradeOff:
             assert found == pytest.approx(1 - reached, abs=1e-9)
 
     def test_gaussian(self):
-        profile = Profile.of_pld(gaussian_pld(1.0, 1.0, 1e-4))
+        profile = profile_of(gaussian_pair(1.0))
         f = np.array([1e-8, 1e-4, 0.1, 0.5, 0.9, 1 - 1e-6])
         exact = norm.cdf(norm.ppf(f) - 1.0)
         found = profile.other_share(1 - f, f)

@@ -20,7 +20,7 @@ from botorch_dp.privacy import (
     curves,
 )
 from botorch_dp.privacy.events import RDP_ORDERS
-from tests.privacy.cases import renyi
+from tests.privacy.cases import library_pld, renyi
 
 
 class TestEvents:
@@ -198,7 +198,7 @@ class TestOnePoissonSample:
         spent = accountant.spent(1e-5)
         assert spent.method == "closed form of one release"
         assert accountant.get_delta(spent.amount) == pytest.approx(1e-5)
-        pld = PoissonGaussianEvent(1.0, 0.01).pld(1e-4)
+        pld = library_pld(PoissonGaussianEvent(1.0, 0.01), 1e-4)
         assert spent.amount <= pld.get_epsilon_for_delta(1e-5) * (1 + 1e-9)
         assert spent.amount == pytest.approx(pld.get_epsilon_for_delta(1e-5), rel=1e-3)
 

@@ -33,10 +33,11 @@ from botorch_dp.privacy import (
     ZCDPEvent,
 )
 from botorch_dp.privacy.events import RDP_ORDERS
+from botorch_dp.privacy.loss_composition import LossComposition
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection import TRADE_OFF, _published_rdp, base_profile
 from botorch_dp.privacy.selection_bounds import selection_bound
-from tests.privacy.cases import EVENTS, account
+from tests.privacy.cases import EVENTS, account, delta_of_losses
 from tests.privacy.selection_cases import COUNTS, GEOMETRIC, gaussian_delta
 
 GAUSSIAN = GaussianEvent(2.0)
@@ -130,8 +131,8 @@ class TestViews:
         for epsilon in (0.3, 1.0, 2.5):
             truth = gaussian_delta(0.5, count, epsilon) * (1 - 1e-6)  # integration
             assert event.delta_at(epsilon) >= truth
-            pld = event.pld(1e-3)
-            assert pld.get_delta_for_epsilon(epsilon) >= truth
+            for way in event.loss_pair().ways:
+                assert delta_of_losses(way, epsilon) >= truth
             assert account((event, 1)).get_delta(epsilon) >= truth
 
     def test_delta_inverts_epsilon(self):
@@ -236,9 +237,9 @@ class TestComposition:
     def test_several_selections_are_a_loop(self):
         event = SelectionEvent(GAUSSIAN, GEOMETRIC)
         many = account((event, 3)).get_epsilon(1e-5)
-        pld = event.pld(2.0**-11)
-        loop = pld.compose(pld).compose(pld).get_epsilon_for_delta(1e-5)
-        assert many == pytest.approx(loop, rel=2e-3)
+        pair = event.loss_pair()
+        loop = LossComposition([(pair, 1), (pair, 1), (pair, 1)]).epsilon(1e-5)
+        assert many == pytest.approx(loop, rel=1e-9)
         assert event.epsilon_at(1e-5) < many < 3 * event.epsilon_at(1e-5)
 
     def test_composition_bounds_the_truth(self):
@@ -262,11 +263,8 @@ class TestComposition:
     def test_directions_are_composed_apart(self):
         event = SelectionEvent(((PoissonGaussianEvent(0.84, 0.02), 500),), GEOMETRIC)
         assert len(event.bound.ways) == 2
-        pld = event.pld(1e-3)
-        for way, pmf in zip(
-            event.bound.ways, (pld._pmf_remove, pld._pmf_add), strict=True
-        ):
-            assert pmf.get_delta_for_epsilon(3.0) == pytest.approx(
+        for way, losses in zip(event.bound.ways, event.loss_pair().ways, strict=True):
+            assert delta_of_losses(losses, 3.0) == pytest.approx(
                 way.delta(3.0), rel=1e-2
             )
         first, second = (way.delta(3.0) for way in event.bound.ways)

@@ -18,12 +18,10 @@ from botorch_dp.privacy import (
     TruncatedNegativeBinomial,
     curves,
 )
-from botorch_dp.privacy.loss_distributions import (
-    RDP_ORDERS,
-    gaussian_pld,
-    parameter_pld,
-)
+from botorch_dp.privacy.loss_composition import LossComposition
+from botorch_dp.privacy.loss_pairs import approx_pair
 from botorch_dp.privacy.profiles import Profile
+from botorch_dp.privacy.renyi import RDP_ORDERS
 from botorch_dp.privacy.selection_bounds import largest_log_ratio, selection_bound
 from tests.privacy.selection_cases import (
     COUNTS,
@@ -45,7 +43,7 @@ def random_pair(rng, size, spread=1.0):
 
 
 def gaussian_profile(mu):
-    return Profile.of_pld(gaussian_pld(1 / mu, 1.0, 1e-3))
+    return Profile.of_gaussian(mu)
 
 
 def one_shift_delta(way, epsilon):
@@ -379,7 +377,7 @@ class TestNumerics:
     def test_what_may_never_be_returned_counts_in_full(self):
         # Losses are infinite with probability 0.01. The worst of two runs may then be
         # impossible on the other data set: g(T(t)) = 0 up to 1 - t = 0.01.
-        profile = Profile.of_pld(parameter_pld(0.5, 0.01, 0.25))
+        profile = Profile.of_losses(LossComposition([(approx_pair(0.5, 0.01), 1)]))
         way = selection_bound(profile, Binomial(2, 1.0)).ways[0]
         assert way.weights.sum() == pytest.approx(2.0)
         assert way.weights[way.shifts == math.inf].sum() == pytest.approx(

@@ -37,18 +37,18 @@ from botorch_dp.privacy import (
     TruncatedNegativeBinomial,
     least_noise,
 )
-from botorch_dp.privacy.composition import pld_on_grid
-from botorch_dp.privacy.loss_distributions import PLD
+from botorch_dp.privacy.history import total_losses
+from botorch_dp.privacy.loss_composition import LossComposition
 from botorch_dp.privacy.profiles import Profile
 from botorch_dp.privacy.selection_bounds import selection_bound
 
 _MEAN = 16  # the expected number of runs of the default options
 _GOOD = 0.2  # the share of good candidates
 _LARGEST_MISS = 1 / 8
-# Losses of the grid of a plan below epsilon, and its relative precision. The grid
-# overestimates epsilon, by up to 2 % for runs of ten thousand steps, so the noise is
-# rounded up.
-_POINTS = 2000
+# How many times fewer points than usual the profiles of a plan have, and the relative
+# precision of its epsilon. Fewer points overestimate epsilon, so the noise is rounded
+# up.
+_COARSENESS = 4
 _PRECISION = 2e-3
 _MOST_STEPS = 40
 
@@ -270,8 +270,7 @@ class _Noise:
         delta = guarantee.delta
 
         def epsilon(x: float) -> float:
-            pld = self._pld(x, num_runs, score)
-            return float(pld.get_epsilon_for_delta(delta))
+            return self._losses(x, num_runs, score).epsilon(delta)
 
         return self._solve(epsilon, guarantee.epsilon, [])
 
@@ -291,24 +290,25 @@ class _Noise:
         def epsilon(x: float) -> float:
             key = (x, score)
             if key not in self._profiles:
-                self._profiles[key] = Profile.of_pld(self._pld(x, 1, score))
+                self._profiles[key] = Profile.of_losses(
+                    self._losses(x, 1, score), _COARSENESS
+                )
             return selection_bound(self._profiles[key], count).epsilon(delta)
 
         known = sorted(x for x, _ in self._profiles)
         return self._solve(epsilon, guarantee.epsilon, known)
 
-    def _pld(self, x: float, num_runs: int, score: GaussianEvent | None) -> PLD:
-        """Return the privacy loss distribution of runs with noise exp(x)."""
-        assert isinstance(self._guarantee, ApproxDP)
+    def _losses(
+        self, x: float, num_runs: int, score: GaussianEvent | None
+    ) -> LossComposition:
+        """Return the total privacy loss of runs with noise exp(x)."""
         step = PoissonGaussianEvent(math.exp(x), self._rate)
         groups: set[tuple[PrivacyEvent, int]] = {(step, num_runs * self._num_steps)}
         if score is not None:
             groups.add((score, num_runs))
-        # Rounding adds up over runs.
-        interval = self._guarantee.epsilon / (_POINTS * math.sqrt(num_runs))
-        pld = pld_on_grid(frozenset(groups), interval)
-        assert pld is not None  # Gaussian releases always have one
-        return pld
+        losses = total_losses(frozenset(groups))
+        assert losses is not None  # Gaussian releases always have one
+        return losses
 
     def _solve(
         self, epsilon: Callable[[float], float], target: float, known: list[float]
