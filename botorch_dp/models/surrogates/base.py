@@ -46,6 +46,11 @@ class GradientSurrogate(ABC):
         """Where to evaluate, ``batch_shape x M x p``."""
 
     @property
+    def points_shape(self) -> torch.Size:
+        """The shape of :attr:`points`, ``batch_shape x M x p``."""
+        return self.points.shape
+
+    @property
     @abstractmethod
     def num_points(self) -> Tensor:
         """The ``batch_shape`` numbers of points."""

@@ -15,6 +15,7 @@ functions. It needs neither state nor a factorization, so
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,7 @@ class Stencil(GradientSurrogate):
         self._offsets = stencil_offsets(
             x.shape[-1], self.half_width, dtype=x.dtype, device=x.device
         )
+        self._points_shape = torch.Size([*x.shape[:-1], *self._offsets.shape])
         self.update(x)
 
     @property
@@ -80,7 +82,13 @@ class Stencil(GradientSurrogate):
     @property
     def points(self) -> Tensor:
         """Where to evaluate, ``batch_shape x 2d x d``."""
-        return self._center.unsqueeze(-2) + self._offsets
+        center = self._center
+        return (center if center.dim() == 1 else center.unsqueeze(-2)) + self._offsets
+
+    @property
+    def points_shape(self) -> torch.Size:
+        """The shape of :attr:`points`, without computing them."""
+        return self._points_shape
 
     @property
     def num_points(self) -> Tensor:
@@ -108,7 +116,13 @@ class Stencil(GradientSurrogate):
         Args:
             losses: A ``batch_shape x 2d`` tensor.
         """
-        return stencil_gradient(losses, self.half_width)
+        if losses.device.type != "cpu" or losses.requires_grad:
+            return stencil_gradient(losses, self.half_width)
+        # The same, where a call of torch takes longer than its arithmetic.
+        values, size = losses.numpy(force=True), self.dim
+        with np.errstate(all="ignore"):  # a warning would reveal something about a loss
+            differences = values[..., :size] - values[..., size:]
+            return torch.from_numpy(differences / (2 * self.half_width))
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""

@@ -35,17 +35,19 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     WeakGuaranteeWarning,
 )
+from botorch_dp.optimizers.ldp.noise_ahead import NoiseAhead
 from botorch_dp.privacy.accountant import Chargeable
 from botorch_dp.privacy.calibration import (
     check_guarantee,
     classical_gaussian_noise_std,
 )
-from botorch_dp.privacy.clipping import check_bound, clip_rows
+from botorch_dp.privacy.clipping import check_bound
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism
-from botorch_dp.privacy.noise import SecureNoise, SeededNoise
+from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
+from botorch_dp.privacy.small_clipping import clip_few_rows
 
 MECHANISMS = ("gaussian", "classical", "laplace")
 _WEAK_DELTA = 1e-2
@@ -68,6 +70,9 @@ class LocalRelease:
             ``"classical"``: the textbook Gaussian calibration, to reproduce a paper.
         generator: A seeded generator of the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
+        ahead: Whether to draw the noise of many messages in one call, for streams of
+            short messages, see :class:`NoiseAhead`. Seeded and secure noise is always
+            drawn for one message at a time.
 
     Example:
         >>> from botorch_dp import GDP, Ledger
@@ -86,6 +91,7 @@ class LocalRelease:
         mechanism: str = "gaussian",
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
+        ahead: bool = False,
     ) -> None:
         self.guarantee = check_guarantee("guarantee", guarantee)
         self.clip_norm = check_clip_norm("clip_norm", clip_norm)
@@ -121,6 +127,12 @@ class LocalRelease:
             secure=secure,
             unit="user",
         )
+        self._events: dict[int, PrivacyEvent] = {}
+        self._ahead: NoiseAhead | None = None
+        # The order of seeded draws is that of the messages, and secure noise is not
+        # added to a value but drawn around it.
+        if ahead and type(self._mechanism.noise_source) is SystemNoise:
+            self._ahead = NoiseAhead(self._mechanism._draw)
 
     @property
     def noise_std(self) -> float:
@@ -189,8 +201,10 @@ class LocalRelease:
         check_bound(self.clip_norm, like.dtype)
         self._mechanism.noise_source.check_device(like.device)
         self.charge(ledger, size=size, count=count)
-        paid = _PaidFor(self._mechanism.event(size), count)
-        rows = clip_rows(private_gradients(), self.clip_norm, norm=self._norm)
+        rows = clip_few_rows(private_gradients(), self.clip_norm, norm=self._norm)
+        if self._ahead is not None:
+            return self._ahead.add(rows)
+        paid = _PaidFor(self._event(size), count)
         return self._mechanism.release(rows, ledger=paid, batch_dims=rows.dim() - 1)
 
     def fits(self, ledger: Ledger, *, size: int) -> bool:
@@ -211,13 +225,19 @@ class LocalRelease:
         expected = "a Ledger or a PrivacyAccountant"
         check_callable("ledger", getattr(ledger, "charge", None), expected=expected)
         ledger.charge(
-            mechanism.event(size),
+            self._event(size),
             count=count,
             mechanism=mechanism.name,
             adjacency=mechanism.adjacency,
             noise=mechanism.noise_source.name,
             unit=mechanism.unit,
         )
+
+    def _event(self, size: int) -> PrivacyEvent:
+        event = self._events.get(size)
+        if event is None:
+            event = self._events[size] = self._mechanism.event(size)
+        return event
 
     def skip(self, like: Tensor) -> None:
         """Draw the noise of a message and discard it, if the noise is seeded."""

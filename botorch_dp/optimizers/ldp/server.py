@@ -257,7 +257,8 @@ class LDPBOServer(Stateful):
         self._average.update(x)
 
     def _next(self, gradient: Tensor) -> Tensor:
-        x = self._x - self.step_sizes(self._num_steps + 1) * gradient
+        step_size = self.step_sizes(self._num_steps + 1)
+        x = torch.sub(self._x, gradient, alpha=step_size)
         return x if self.bounds is None else x.clamp(*self.bounds)
 
     def settings(self) -> dict[str, Any]:

@@ -128,9 +128,12 @@ class LDPBO(Stateful):
             mechanism=mechanism,
             generator=generator,
             secure=secure,
+            ahead=True,
         )
         # Calibration takes longer than a step, so it runs once for each guarantee.
         self._make_release = functools.lru_cache(maxsize=256)(make)
+        if isinstance(guarantee, Guarantee):
+            self._release_of_all = self._make_release(guarantee)
         first = self._release_of(1)
         if step_sizes is None:
             dim = initial_x.shape[-1]
@@ -198,9 +201,9 @@ class LDPBO(Stateful):
             losses: The user's private losses at the points of :meth:`ask`, a
                 ``batch_shape x M`` tensor.
         """
-        points = self.server.surrogate.points
-        self._check("losses", losses, points.shape[:-1])
-        self._step(self.server.surrogate.gradient(losses.detach()))
+        surrogate = self.server.surrogate
+        self._check("losses", losses, surrogate.points_shape[:-1])
+        self._step(surrogate.gradient(losses.detach()))
 
     def run(
         self,
@@ -255,7 +258,8 @@ class LDPBO(Stateful):
         release = self._release_of(self.num_asked + 1)
         message = self._message(release, private_gradients)
         self.server.follow(message)
-        self._record(self._noise_std(release))
+        if self.num_steps % self._stride == 0:
+            self._record(self._noise_std(release))
 
     def _message(self, release: LocalRelease, private_gradients: Tensor) -> Tensor:
         return release(private_gradients, ledger=self._spent)
@@ -264,10 +268,9 @@ class LDPBO(Stateful):
         return release.noise_std
 
     def _release_of(self, user: int) -> LocalRelease:
-        guarantee = self._guarantee
-        if not isinstance(guarantee, Guarantee) and callable(guarantee):
-            guarantee = guarantee(user)
-        return self._make_release(guarantee)
+        if isinstance(self._guarantee, Guarantee):
+            return self._release_of_all
+        return self._make_release(self._guarantee(user))
 
     def _cost_of(self, num_users: int) -> UserAccount:
         """Return the cost of the first users' answers according to the settings."""
@@ -278,12 +281,10 @@ class LDPBO(Stateful):
 
     def _record(self, noise_std: float) -> None:
         number = self.num_steps
-        if number % self._stride:
-            return
         surrogate, num_points = self.server.surrogate, None
         if self.server.mode != "stencil":  # the size of a stencil never changes
             num_points = tuple(surrogate.num_points.flatten().tolist())
-        num_evaluations = number * surrogate.points.shape[-2]
+        num_evaluations = number * surrogate.points_shape[-2]
         self._history.append(
             Step(number, self.x, num_evaluations, noise_std, num_points=num_points)
         )

@@ -308,8 +308,8 @@ class TestHostileServer:
             kept.append(clipped)
             return clipped
 
-        real = local_release.clip_rows
-        monkeypatch.setattr(local_release, "clip_rows", clip)
+        real = local_release.clip_few_rows
+        monkeypatch.setattr(local_release, "clip_few_rows", clip)
         user = client(losses)
         answer = user.answer(asked)
         assert answer.gradient.isfinite().all()
@@ -452,7 +452,7 @@ class TestAudit:
         assert audit_mu(low, high, threshold=0.0).rejects(GDP(1.0))
 
     def test_no_clipping_is_refuted(self, monkeypatch):
-        monkeypatch.setattr(local_release, "clip_rows", lambda rows, *_, **__: rows)
+        monkeypatch.setattr(local_release, "clip_few_rows", lambda rows, *_, **__: rows)
         low, high = self.samples("stencil", GDP(1.0), "gaussian", 40)
         assert audit_mu(low, high, threshold=0.0).rejects(GDP(1.0))
 
