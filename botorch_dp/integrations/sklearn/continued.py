@@ -25,7 +25,7 @@ from botorch_dp.integrations.sklearn.separation import check_alike, check_separa
 from botorch_dp.integrations.sklearn.stages import StagedSearch
 from botorch_dp.integrations.sklearn.stopping import uninterrupted
 from botorch_dp.privacy import Certificate, Guarantee, Ledger
-from botorch_dp.privacy.budget import check_affordable
+from botorch_dp.privacy.budget import check_affordable, warn_of_large_delta
 from botorch_dp.privacy.calibration import check_guarantee
 
 
@@ -159,6 +159,7 @@ class ContinuedSearch(RefittedModel):
         check_separate(X, y, X_val, y_val)
         ledger, scoring = self._ledger("private_score"), self._make_scoring()
         records = read_alike(*indexable(X_val, y_val), training=indexable(X, y))
+        warn_of_large_delta(guarantee, len(records))
         assert scoring.loss_range is not None
         release = ScoreRelease(
             guarantee,
@@ -292,7 +293,8 @@ class ContinuedSearch(RefittedModel):
 
     def _ledger(self, method: str) -> Ledger:
         """Return the ledger of the fit."""
-        ledger = self._remembered.ledger or self.ledger
+        ledger = self._remembered.ledger
+        ledger = self.ledger if ledger is None else ledger
         if ledger is None and self.checkpoint is not None:
             path = f"{os.fspath(self.checkpoint)}.ledger"
             ledger = Ledger(path) if os.path.exists(path) else None

@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import joblib
+import numpy as np
 
 from botorch_dp.integrations.sklearn.quiet import quiet
 from botorch_dp.integrations.sklearn.separation import overlaps
@@ -55,6 +56,8 @@ class Remembered:
 
     def _digest_of(self, private_inputs: Any) -> bytes | None:
         with contextlib.suppress(Exception), quiet():
+            if isinstance(private_inputs, np.ndarray):  # views have other strides
+                private_inputs = np.ascontiguousarray(private_inputs)
             content = joblib.hash(private_inputs, hash_name="sha1").encode()
             return hashlib.blake2b(content, key=self._key).digest()
         return None

@@ -203,6 +203,8 @@ class StagedSearch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, after charging what the ledger lacks."""
+        if not len(self.ledger):  # a new one must account for all stages together
+            self.check_affordable()
         choice, gradients, score = (
             self.stages.choice,
             self.stages.gradients,
