@@ -17,6 +17,11 @@ TIMED = (
 )
 
 
+def now() -> float:
+    """Return the seconds on a clock that never goes back."""
+    return time.monotonic()
+
+
 class SearchStopped(Exception):
     """A search has reached its limit, before the next model is trained.
 
@@ -52,7 +57,7 @@ class Limits:
             check_positive("timeout", self.timeout)
         if self.max_fits is not None:
             check_count("max_fits", self.max_fits)
-        self._start = time.monotonic()
+        self._start = now()
 
     def check(self, num_models: int = 0) -> None:
         """Raise unless the search may go on, and train so many models at once.
@@ -61,7 +66,7 @@ class Limits:
             SearchStopped: If a limit is reached.
             InvalidArgumentError: If ``max_fits`` does not even allow the first release.
         """
-        if self.timeout is not None and time.monotonic() - self._start >= self.timeout:
+        if self.timeout is not None and now() - self._start >= self.timeout:
             raise SearchStopped("timeout")
         if self.max_fits is None or self.num_fits + num_models <= self.max_fits:
             return

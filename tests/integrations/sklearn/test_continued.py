@@ -78,7 +78,7 @@ class TestStopped:
     def test_by_the_clock(self, kind, monkeypatch):
         """Every model takes a second; the clock is read between models."""
         total, first = sum(SEARCHES[kind][1]), SEARCHES[kind][1][0]
-        monkeypatch.setattr(stopping.time, "monotonic", lambda: float(Failing.num_fits))
+        monkeypatch.setattr(stopping, "now", lambda: float(Failing.num_fits))
         for timeout in range(1, total + 1):
             Failing.fail(None)
             search = search_of(kind, timeout=timeout, ledger=Ledger(cap=BUDGET))
@@ -144,7 +144,7 @@ class TestStopped:
 
     def test_workers(self, monkeypatch):
         times = iter(range(100))
-        monkeypatch.setattr(stopping.time, "monotonic", lambda: float(next(times)))
+        monkeypatch.setattr(stopping, "now", lambda: float(next(times)))
         search = fit(search_of("choice", timeout=3, n_jobs=2, num_candidates=8))
         assert search.stopped_ == "timeout"
         assert 1 <= search.num_fits_ < 8

@@ -127,10 +127,8 @@ class TestLimits:
     @pytest.mark.parametrize("n_jobs", [None, 2])
     def test_between_models(self, n_jobs, monkeypatch):
         evaluated = evaluation(limits=Limits(timeout=2.5))
-        evaluated.n_jobs, start = n_jobs, stopping.time.monotonic()
-        monkeypatch.setattr(
-            stopping.time, "monotonic", lambda: start + evaluated.num_fits
-        )
+        evaluated.n_jobs, start = n_jobs, stopping.now()
+        monkeypatch.setattr(stopping, "now", lambda: start + evaluated.num_fits)
         with pytest.raises(SearchStopped):
             evaluated.losses([{"shift": float(i)} for i in range(4)])
         assert evaluated.num_fits == 3
@@ -139,10 +137,8 @@ class TestLimits:
 
     def test_not_after_the_last_model(self, monkeypatch):
         evaluated = evaluation(limits=Limits(timeout=2.5))
-        start = stopping.time.monotonic()
-        monkeypatch.setattr(
-            stopping.time, "monotonic", lambda: start + 2 * evaluated.num_fits
-        )
+        start = stopping.now()
+        monkeypatch.setattr(stopping, "now", lambda: start + 2 * evaluated.num_fits)
         assert evaluated.losses([{"shift": 0.0}, {"shift": 1.0}]).shape == (30, 2)
 
 
@@ -179,6 +175,5 @@ class TestBar:
             get_ipython=lambda: None if shell is None else type(shell, (), {})()
         )
         monkeypatch.setitem(sys.modules, "IPython", ipython)
-        bar = progress_bar("search", verbose)
-        bar.close()
-        assert bar.disable == (not is_shown)
+        with progress_bar("search", verbose) as bar:
+            assert bar.disable == (not is_shown)

@@ -19,7 +19,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(stopping.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(stopping, "now", lambda: self.now)
 
 
 class TestLimits:
