@@ -57,6 +57,18 @@ class UselessReleaseWarning(BotorchDPWarning):
     """The noise is larger than any possible value."""
 
 
+class SearchStoppedWarning(BotorchDPWarning):
+    """A search ended before its plan did, at a limit that the caller set."""
+
+
+class LostReleaseWarning(BotorchDPWarning):
+    """A release was paid for, and an interruption came before it was kept."""
+
+
+class UnpaidReleaseWarning(BotorchDPWarning):
+    """A number about private records was computed without noise or charge."""
+
+
 class CollapseWarning(BotorchDPWarning):
     """A dictionary has too few points left to distinguish all directions."""
 

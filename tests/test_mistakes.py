@@ -15,6 +15,7 @@ from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
     OptimizerStateError,
+    UnpaidReleaseWarning,
     WeakGuaranteeWarning,
 )
 from botorch_dp.integrations.opacus import JointBudget
@@ -86,6 +87,37 @@ MISTAKES = {
         lambda: fit(guarantee=ApproxDP(1e-5, 0.5)),
         WeakGuaranteeWarning,
         r"delta above one over the number of records \(60\).*after epsilon",
+    ),
+    "a limit below the first release": (
+        lambda: search(max_fits=1).fit(*TRAIN, **PRIVATE),
+        InvalidArgumentError,
+        r"max_fits must be at least \d+ here.*got 1\. Nothing was trained\. "
+        r"max_evaluations plans a smaller search",
+    ),
+    "minutes for a timeout": (
+        lambda: fit(timeout="10min"),
+        InvalidArgumentError,
+        r"timeout must be a .*number.*got '10min'",
+    ),
+    "a checkpoint with a ledger that dies with the process": (
+        lambda: fit(checkpoint="search.pt", ledger=Ledger(cap=GUARANTEE)),
+        InvalidArgumentError,
+        r"checkpoint needs a ledger that outlives the process.*ledger=Ledger\(path",
+    ),
+    "more from a budget that is spent": (
+        lambda: fit().resume(**PRIVATE, guarantee=GUARANTEE),
+        BudgetExceededError,
+        r"cap",
+    ),
+    "to continue what has ended": (
+        lambda: fit().resume(**PRIVATE),
+        InvalidArgumentError,
+        r"guarantee must be given: this search has spent its own budget",
+    ),
+    "the score of private records": (
+        lambda: fit().score(X[30:], Y[30:]),
+        UnpaidReleaseWarning,
+        r"one more release.*private_score\(X_val=\.\.\., y_val=\.\.\., guarantee=",
     ),
     "results before the fit": (
         lambda: search().best_params_,

@@ -1,5 +1,7 @@
 """Fit candidates in parallel and compute the private losses of each."""
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,7 @@ from botorch_dp.integrations.sklearn.quiet import Surroundings, quiet
 from botorch_dp.integrations.sklearn.record_losses import Array, Scoring
 from botorch_dp.integrations.sklearn.records import Records, copied
 from botorch_dp.integrations.sklearn.space import Params
+from botorch_dp.integrations.sklearn.stopping import Limits
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Evaluation:
         points_are_private: Whether the choice of candidates depends on exact private
             values. Then training is silent, and all records have the largest loss
             under a model whose training fails.
+        limits: When to stop before the next model.
         num_fits: The number of models trained so far.
     """
 
@@ -44,6 +48,7 @@ class Evaluation:
     n_jobs: int | None
     bar: tqdm
     points_are_private: bool = False
+    limits: Limits = field(default_factory=Limits)
     num_fits: int = 0
 
     @property
@@ -54,10 +59,17 @@ class Evaluation:
     def expect(self, num_fits: int | None) -> None:
         """Tell the bar how many models will be trained."""
         self.bar.total = num_fits
+        self.bar.n = self.bar.initial = self.num_fits  # trained before a restart
         self.bar.refresh()
 
     def losses(self, candidates: Sequence[Params]) -> Tensor:
-        """Return the ``n x k`` private losses of k candidates."""
+        """Return the ``n x k`` private losses of k candidates.
+
+        Raises:
+            SearchStopped: Before or between models, if a limit is reached. The losses
+                so far are discarded.
+        """
+        self.limits.check(len(candidates))
         found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
             delayed(_fit_and_score)(
                 Surroundings(),
@@ -71,10 +83,14 @@ class Evaluation:
             for params in candidates
         )
         columns = []
-        for column in found:
-            columns.append(column)
-            self.num_fits += 1
-            self.bar.update()
+        with contextlib.closing(found):  # ends the workers if it stops here
+            for column in found:
+                columns.append(column)
+                self.num_fits += 1
+                self.limits.num_fits += 1
+                self.bar.update()
+                if len(columns) < len(candidates):
+                    self.limits.check()
         return torch.from_numpy(np.stack(columns, axis=-1))
 
     def interpolated(self, points: Sequence[list[tuple[float, Params]]]) -> Tensor:
@@ -104,6 +120,26 @@ class Evaluation:
     def try_on(self, params: Params) -> None:
         """Raise any error of the model or the loss, using training records only."""
         self.scoring.try_on(self.fitted(params), self.private.of_training)
+
+
+def progress_bar(name: str, verbose: int | None) -> tqdm:
+    """Return a bar that counts models, and shows how long the rest will take.
+
+    Args:
+        name: What it says in front.
+        verbose: Whether to show it; by default in a terminal or a notebook.
+    """
+    is_shown = _is_watched() if verbose is None else verbose > 0
+    return tqdm(desc=name, unit="fit", disable=not is_shown)
+
+
+def _is_watched() -> bool:
+    """Return whether somebody sees a bar: in a terminal or a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if type(shell).__name__ == "ZMQInteractiveShell":
+        return True
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _fitted(estimator: Any, params: Params, training: tuple[Any, Any, Any]) -> Any:

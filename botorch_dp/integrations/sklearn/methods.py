@@ -1,5 +1,6 @@
 """A private choice among candidates, and what all methods of a search share."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -7,13 +8,20 @@ from typing import Any, TypeVar
 import torch
 
 from botorch_dp._validation import check_count
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
+from botorch_dp.integrations.sklearn.stopping import TIMED
 from botorch_dp.optimizers import PrivateBO
 from botorch_dp.optimizers.auto.search_plan import SearchPlan
-from botorch_dp.privacy import ApproxDP, Certificate, Guarantee, Ledger, PureDP
-from botorch_dp.privacy.budget import check_affordable
+from botorch_dp.privacy import (
+    ApproxDP,
+    Certificate,
+    Guarantee,
+    Ledger,
+    PrivacyEvent,
+    PureDP,
+)
 from botorch_dp.privacy.certificate import TOLD_RECORDS
 
 METHODS = ("auto", "dp-gibo", "stable", "kusner")
@@ -62,6 +70,7 @@ class Task:
         options: Further arguments of the optimizer.
         generator: A seeded generator for the noise, or None.
         seed: The seed of the candidates.
+        is_timed: Whether the clock may stop the search.
         is_auto: Whether the method was left to the plan.
     """
 
@@ -77,6 +86,7 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict)
     generator: torch.Generator | None = None
     seed: int = 0
+    is_timed: bool = False
     is_auto: bool = False
 
 
@@ -136,6 +146,7 @@ class CandidateChoice:
         )
         self._candidates, self._evaluation = candidates, evaluation
         self.num_candidates = len(candidates)
+        self._released: tuple[Params, float | None] | None = None
         self.run = make_optimizer(
             PrivateBO,
             options,
@@ -150,22 +161,46 @@ class CandidateChoice:
             **{name: settings[name] for name in settings.keys() - options.keys()},
         )
 
-    def make(self) -> tuple[Params, float | None, list[dict[str, Any]]]:
-        """Return the released candidate, its loss if it is released, and a history."""
-        result = self.run.run(self._losses, progress=False)
-        if self.run.batch_size == len(self._candidates):
-            history = [{"params": p, "noise_std": 0.0} for p in self._candidates]
-        else:  # the parameters are None if the evaluated points are private
-            history = [
-                {
-                    "params": self._params_at.get(tuple(step.x.tolist())),
-                    "noise_std": step.noise_std,
-                }
-                for step in result.history
-            ]
-        return self._params_at[tuple(result.x.tolist())], result.value, history
+    @property
+    def first(self) -> Params:
+        """The first candidate."""
+        return self._candidates[0]
 
-    def _losses(self, X: torch.Tensor) -> torch.Tensor:
+    @property
+    def released(self) -> tuple[Params, float | None] | None:
+        """The released candidate, and its loss if that is released; None before."""
+        if self._released is None and self.run.done:
+            with contextlib.suppress(OptimizerStateError):  # paid for, and lost
+                result = self.run.result()
+                chosen = self._params_at[tuple(result.x.tolist())]
+                self._released = chosen, result.value
+        return self._released
+
+    @property
+    def num_lost(self) -> int:
+        """The number of releases that were paid for and never arrived."""
+        return self.run.account.num_charged if self.released is None else 0
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The public facts of every step."""
+        steps = self.run.history
+        if steps and self.run.batch_size == len(self._candidates):
+            return [{"params": p, "noise_std": 0.0} for p in self._candidates]
+        return [  # the parameters are None if the evaluated points are private
+            {
+                "params": self._params_at.get(tuple(step.x.tolist())),
+                "noise_std": step.noise_std,
+            }
+            for step in steps
+        ]
+
+    def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
+        """Return the costs that are still to be paid."""
+        return [] if self.run.done else self.run.planned_releases()
+
+    def losses(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the private losses of candidates, given as points."""
         at = self._params_at
         return self._evaluation.losses([at[tuple(x)] for x in X.tolist()])
 
@@ -175,8 +210,8 @@ def all_at_once(candidates: list[Params]) -> dict[str, Any]:
     return {"num_steps": 1, "batch_size": len(candidates), "scoring": "evaluated"}
 
 
-def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
-    """Choose one of many candidates: ``"stable"`` or ``"kusner"``."""
+def choice_of(method: str, task: Task, evaluation: Evaluation) -> CandidateChoice:
+    """Prepare the choice of one of many candidates: ``"stable"`` or ``"kusner"``."""
     if task.clip_norm is not None:
         raise InvalidArgumentError(
             f"clip_norm needs method='dp-gibo', got {task.clip_norm!r} with "
@@ -209,7 +244,7 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         default = len(candidates) if method == "stable" else _UCB_STEPS
         steps = default if task.num_steps is None else task.num_steps
         settings = {"num_steps": min(steps, len(candidates))}
-    choice = CandidateChoice(
+    return CandidateChoice(
         task,
         evaluation,
         candidates,
@@ -219,13 +254,29 @@ def choose_candidate(method: str, task: Task, evaluation: Evaluation) -> Found:
         release_score=task.release_score,
         **settings,
     )
-    check_affordable(task.ledger, choice.run.planned_releases(), ADJACENCY)
-    evaluation.expect(choice.run.num_steps * choice.run.batch_size)
-    if evaluation.points_are_private:
-        evaluation.try_on(candidates[0])
-    params, loss, history = choice.make()
-    certificate = certified(choice.run.certificate(), task, evaluation)
-    return Found(params, loss, history, certificate)
+
+
+def check_names(estimator: Any, space: SearchSpace) -> None:
+    """Raise unless the estimator has all parameters of the space."""
+    if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
+        raise InvalidArgumentError(
+            "estimator must be an instance of a scikit-learn estimator, such as "
+            f"LogisticRegression(), got {estimator!r}."
+        )
+    known = estimator.get_params()
+    names = [*space.numbers, *space.choices]
+    # A step of a pipeline that is itself searched may have further parameters.
+    unknown = [
+        name
+        for name in names
+        if name not in known and name.rpartition("__")[0] not in names
+    ]
+    if unknown:
+        raise InvalidArgumentError(
+            f"space contains {', '.join(map(repr, unknown))}, but "
+            f"{type(estimator).__name__} has no such parameter. Available "
+            f"parameters: {', '.join(sorted(known))}."
+        )
 
 
 def make_optimizer(
@@ -258,6 +309,7 @@ def certified(
         assumptions=(
             *(text for text in certificate.assumptions if text != TOLD_RECORDS),
             PROTECTED,
+            *([TIMED] if task.is_timed else []),
         ),
         parameters={
             **certificate.parameters,

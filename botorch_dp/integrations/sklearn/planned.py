@@ -8,9 +8,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import torch
-from tqdm import tqdm
-
 from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
@@ -18,13 +15,13 @@ from botorch_dp.integrations.sklearn.methods import (
     ADJACENCY,
     NUM_CANDIDATES,
     CandidateChoice,
-    Found,
     Task,
     all_at_once,
-    certified,
     make_optimizer,
 )
+from botorch_dp.integrations.sklearn.score_release import ScoreRelease
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
+from botorch_dp.integrations.sklearn.stages import Gradients, Stages
 from botorch_dp.optimizers import DPGIBO
 from botorch_dp.optimizers.auto.mixed_plan import (
     MOST_CANDIDATES,
@@ -39,16 +36,12 @@ from botorch_dp.optimizers.auto.search_plan import (
 from botorch_dp.privacy import (
     GDP,
     ApproxDP,
-    GaussianMechanism,
     Guarantee,
-    PrivacyEvent,
     PureDP,
 )
 from botorch_dp.privacy.budget import (
     after_choice,
-    check_affordable,
     check_gaussian,
-    mean_sensitivity,
     warn_of_large_delta,
 )
 
@@ -154,21 +147,17 @@ def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:
     )
 
 
-def follow_plan(plan: SearchPlan, task: Task, evaluation: Evaluation) -> Found:
-    """Make the choice, follow gradients from there, and release the score."""
-    search = _PlannedSearch(plan, task, evaluation)
-    search.check_affordable()
-    if not evaluation.bar.disable:
-        tqdm.write(str(search.plan))
-    return search.run()
+def stages_of(plan: SearchPlan, task: Task, evaluation: Evaluation) -> Stages:
+    """Prepare the stages of a plan. Bad settings raise before anything is trained."""
+    return _Preparation(plan, task, evaluation).stages
 
 
-class _PlannedSearch:
-    """The stages of a plan. Bad settings raise before anything is trained."""
+class _Preparation:
+    """Makes a choice, gradients and the release of a score, as the plan says."""
 
     def __init__(self, plan: SearchPlan, task: Task, evaluation: Evaluation) -> None:
         self._task, self._evaluation = task, evaluation
-        self._choice: CandidateChoice | None = None
+        choice: CandidateChoice | None = None
         given: Guarantee = task.guarantee
         if plan.choice is not None:
             given = plan.choice
@@ -176,66 +165,38 @@ class _PlannedSearch:
                 # PrivateBO splits the budget between the choice and its score.
                 given, half = _shares_of_a_scored_choice(task.guarantee)
                 plan = replace(plan, choice=half)
-            self._choice = self._make_choice(
+            choice = self._make_choice(
                 plan.num_candidates,
                 guarantee=given,
                 release_score=plan.descent is None and task.release_score,
             )
-            plan = replace(plan, num_candidates=self._choice.num_candidates)
-        self._run: DPGIBO | None = None
-        self._valuer: GaussianMechanism | None = None
+            plan = replace(plan, num_candidates=choice.num_candidates)
+        run: DPGIBO | None = None
+        score: ScoreRelease | None = None
         if plan.descent is not None:
-            given, score = _gaussian_shares(plan, task.release_score)
+            given, share = _gaussian_shares(plan, task.release_score)
             self._gradients, self._limit = given, plan.descent_evaluations
-            self._run = self._make_run(task.first)
-            plan = replace(plan, descent=self._run.plan)
-            self._check_adjacency(self._run)
-            if score is not None:
-                self._valuer = self._make_valuer(score, self._run.adjacency)
+            run = self._make_run(task.first)
+            plan = replace(plan, descent=run.plan)
+            self._check_adjacency(run, has_choice=choice is not None)
+            if share is not None:
+                score = self._make_score(share, run.adjacency)
         if not isinstance(given, ApproxDP):  # otherwise the optimizer warns
             warn_of_large_delta(task.guarantee, evaluation.num_records)
-        self.plan = plan
-
-    def check_affordable(self) -> None:
-        """Raise unless the ledger can pay for all stages."""
-        costs: list[tuple[PrivacyEvent, int]] = []
-        if self._choice is not None:
-            costs += self._choice.run.planned_releases()
-        if self._run is not None:
-            costs += self._run.planned_releases()
-        if self._valuer is not None:
-            costs.append((self._valuer.event(1), 1))
-        adjacency = ADJACENCY if self._run is None else self._run.adjacency
-        check_affordable(self._task.ledger, costs, adjacency)
-
-    def run(self) -> Found:
-        """Run all stages and return what they released."""
-        task, evaluation = self._task, self._evaluation
-        is_planned = not task.options.keys() & _POINTS_A_STEP
-        total = self.plan.num_evaluations + (self._valuer is not None)
-        evaluation.expect(total if is_planned else None)
-        params, loss = task.first, None
-        history: list[dict[str, Any]] = []
-        if self._choice is not None:
-            params, loss, history = self._choice.make()
-            last: Any = self._choice.run
-        if self._run is not None:
-            if self._choice is not None:
-                self._run = self._make_run(params)
-            params, steps = self._descend(self._run, params)
-            history, last = history + steps, self._run
-        if self._valuer is not None:
-            loss = self._release_score(self._valuer, params)
-        certificate = certified(
-            last.certificate(with_runs=self._runs_of_choice()),
-            task,
-            evaluation,
-            **self._certified_plan(),
+        self.stages = Stages(
+            choice=choice,
+            gradients=None if run is None else Gradients(run, self._make_run),
+            score=score,
+            plan=plan,
+            num_models=self._num_models(plan, score),
+            certified=_certified_plan(plan, task),
         )
-        return Found(params, loss, history, certificate, self.plan)
 
-    def _runs_of_choice(self) -> list[str]:
-        return [] if self._choice is None else self._choice.run.account.runs
+    def _num_models(self, plan: SearchPlan, score: ScoreRelease | None) -> int | None:
+        """Return how many models will be trained, None if that is not known."""
+        if self._task.options.keys() & _POINTS_A_STEP:
+            return None
+        return plan.num_evaluations + (score is not None)
 
     def _make_choice(self, count: int, **settings: Any) -> CandidateChoice:
         task = self._task
@@ -268,71 +229,37 @@ class _PlannedSearch:
             generator=task.generator,
         )
 
-    def _check_adjacency(self, run: DPGIBO) -> None:
-        if self._choice is not None and run.adjacency != ADJACENCY:
+    def _check_adjacency(self, run: DPGIBO, *, has_choice: bool) -> None:
+        if has_choice and run.adjacency != ADJACENCY:
             raise InvalidArgumentError(
                 f"method_options must keep adjacency={ADJACENCY!r} if space has "
                 f"categories ({[*self._task.space.choices]}), got {run.adjacency!r}."
             )
 
-    def _descend(
-        self, run: DPGIBO, start: Params
-    ) -> tuple[Params, list[dict[str, Any]]]:
-        """Return the parameters that gradients lead to, and the steps."""
-        space = self._task.space
-        fixed = {name: start[name] for name in space.choices}
-
-        def losses(X: torch.Tensor) -> torch.Tensor:
-            points = [
-                [(weight, {**params, **fixed}) for weight, params in space.models_at(x)]
-                for x in X.tolist()
-            ]
-            return self._evaluation.interpolated(points)
-
-        result = run.run(losses, progress=False)
-        steps = [
-            {
-                "params": {**space.rounded(step.x.tolist()), **fixed},
-                "noise_std": step.noise_std,
-            }
-            for step in result.history
-        ]
-        # The mean of the later iterates has less noise, at no further privacy cost.
-        return {**space.rounded(result.average.tolist()), **fixed}, steps
-
-    def _make_valuer(self, score: GDP, adjacency: str) -> GaussianMechanism:
-        low, high = self._loss_range
-        return GaussianMechanism(
-            score,
-            sensitivity=mean_sensitivity(high - low, self._evaluation.num_records),
+    def _make_score(self, share: GDP, adjacency: str) -> ScoreRelease:
+        loss_range = self._evaluation.scoring.loss_range
+        assert loss_range is not None
+        return ScoreRelease(
+            share,
+            ledger=self._task.ledger,
+            loss_range=loss_range,
+            num_records=self._evaluation.num_records,
             adjacency=adjacency,
             generator=self._task.generator,
         )
 
-    def _release_score(self, mechanism: GaussianMechanism, params: Params) -> float:
-        low = self._loss_range[0]
-        private = (self._evaluation.losses([params]) - low).mean(dim=0)
-        assert self._run is not None
-        return low + float(mechanism.release(private, ledger=self._run.account))
 
-    @property
-    def _loss_range(self) -> tuple[float, float]:
-        loss_range = self._evaluation.scoring.loss_range
-        assert loss_range is not None
-        return loss_range
-
-    def _certified_plan(self) -> dict[str, Any]:
-        """Return what was chosen and why, for the certificate."""
-        plan, task = self.plan, self._task
-        found: dict[str, Any] = {"method": plan.method}
-        if task.is_auto:
-            found = {"method": f"auto: {plan.method}", "reason": plan.reason}
-        if plan.choice is not None:
-            found["num_candidates"] = plan.num_candidates
-            found["choice_epsilon"] = float(f"{plan.choice.epsilon:.6g}")
-        if task.max_evaluations is not None or task.is_auto:
-            found["max_evaluations"] = task.max_evaluations or _usual_limit(task.space)
-        return found
+def _certified_plan(plan: SearchPlan, task: Task) -> dict[str, Any]:
+    """Return what was chosen and why, for the certificate."""
+    found: dict[str, Any] = {"method": plan.method}
+    if task.is_auto:
+        found = {"method": f"auto: {plan.method}", "reason": plan.reason}
+    if plan.choice is not None:
+        found["num_candidates"] = plan.num_candidates
+        found["choice_epsilon"] = float(f"{plan.choice.epsilon:.6g}")
+    if task.max_evaluations is not None or task.is_auto:
+        found["max_evaluations"] = task.max_evaluations or _usual_limit(task.space)
+    return found
 
 
 def _usual_limit(space: SearchSpace) -> int:

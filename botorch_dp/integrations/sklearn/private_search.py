@@ -6,45 +6,58 @@ usual results of a search, such as the score of each candidate, are not availabl
 because each would be a release that was not paid for.
 """
 
+import contextlib
+import os
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils import check_random_state, indexable
+from sklearn.utils.validation import _num_samples
 from tqdm import tqdm
 
-from botorch_dp._validation import check_choice, check_instance
-from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp._validation import check_choice
+from botorch_dp.integrations.sklearn.continued import ContinuedSearch
+from botorch_dp.integrations.sklearn.evaluation import Evaluation, progress_bar
+from botorch_dp.integrations.sklearn.legs import (
+    Leg,
+    fresh_seed,
+    seeded,
+    warn_of_end,
+)
 from botorch_dp.integrations.sklearn.methods import (
     METHODS,
-    PROTECTED,
-    Found,
     Task,
-    choose_candidate,
+    check_names,
+    choice_of,
 )
 from botorch_dp.integrations.sklearn.planned import (
-    follow_plan,
     plan_automatically,
     plan_gradients,
+    stages_of,
 )
-from botorch_dp.integrations.sklearn.record_losses import RecordLoss, make_scoring
+from botorch_dp.integrations.sklearn.record_losses import RecordLoss
 from botorch_dp.integrations.sklearn.records import read_alike
-from botorch_dp.integrations.sklearn.refitted import RefittedModel
+from botorch_dp.integrations.sklearn.search_checkpoint import (
+    SearchCheckpoint,
+    end_checkpoint,
+    ledger_of,
+    settings_of,
+)
 from botorch_dp.integrations.sklearn.separation import (
     check_alike,
     check_fit_params,
     check_separate,
 )
 from botorch_dp.integrations.sklearn.space import SearchSpace
-from botorch_dp.privacy import Certificate, Guarantee, Ledger
+from botorch_dp.integrations.sklearn.stages import StagedSearch, Stages
+from botorch_dp.integrations.sklearn.stopping import Limits, SearchStopped
+from botorch_dp.privacy import Guarantee, Ledger
 from botorch_dp.privacy.calibration import check_guarantee
-from botorch_dp.privacy.certificate import PUBLIC_SETTINGS, RECORDS_ALONE, SAME_ROWS
 
 
-class PrivateSearch(RefittedModel):
+class PrivateSearch(ContinuedSearch):
     """Search hyperparameters under differential privacy of the validation records.
 
     ``fit(X, y, X_val=..., y_val=...)`` trains models on (X, y), scores them on the
@@ -127,7 +140,21 @@ class PrivateSearch(RefittedModel):
             None uses noise from the operating system.
         n_jobs: The number of models to train at a time, with joblib and its configured
             backend. Use processes: threads take turns.
-        verbose: Prints the plan and shows a progress bar if above 0.
+        verbose: Prints the plan and shows a progress bar if above 0; by default in a
+            terminal or a notebook.
+        timeout: After how many seconds to stop, except for the refit. The clock is read
+            before and between models, never while private records are scored. What
+            was paid for is kept; models since the last release are discarded. Running
+            time is assumed not to reveal private records, as the certificate says.
+            Not for ``"kusner"``, whose training times depend on private points.
+        max_fits: How many models ``fit`` may train before it stops in the same way;
+            the plan does not depend on it, in contrast to ``max_evaluations``.
+        checkpoint: A file with the public state of the search, written before and after
+            every release. If the process is killed, ``fit`` with the same settings and
+            data continues from it, and after a limit as well. Unless the ledger has a
+            file, it is kept in ``<checkpoint>.ledger``. A release that was paid for but
+            lost when the process was killed is not repeated: its cost is counted, and
+            the search continues without it, with a warning.
 
     Attributes:
         best_params_: The released hyperparameters.
@@ -135,9 +162,13 @@ class PrivateSearch(RefittedModel):
             may move it out of its range.
         best_estimator_: The model trained with them on (X, y), if ``refit``.
         history_: The public parameters and noise of every step, without scores.
-        certificate_: The certificate of everything that the ledger was charged. After
-            a failed fit, it covers the releases before the failure, if any.
+        certificate_: The certificate of everything that the ledger was charged.
         num_fits_: The number of models that the search trained before the refit.
+        stopped_: Why the search ended early: ``"timeout"``, ``"max_fits"``,
+            ``"interrupted"`` (Ctrl-C) or ``"error"``; None if it did not. The last two
+            raise, and all attributes are set nevertheless: ``best_params_`` are then
+            the best so far by what was released, or the starting parameters. The model
+            is refitted if anything was released.
         plan_: The :class:`~botorch_dp.optimizers.auto.search_plan.SearchPlan` of
             ``"auto"`` or ``"dp-gibo"``.
 
@@ -176,7 +207,10 @@ class PrivateSearch(RefittedModel):
         ledger: Ledger | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
-        verbose: int = 0,
+        verbose: int | None = None,
+        timeout: float | None = None,
+        max_fits: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
         self.estimator = estimator
         self.space = space
@@ -195,6 +229,9 @@ class PrivateSearch(RefittedModel):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.timeout = timeout
+        self.max_fits = max_fits
+        self.checkpoint = checkpoint
 
     def fit(
         self,
@@ -218,23 +255,35 @@ class PrivateSearch(RefittedModel):
         Returns:
             The search itself.
         """
+        leg = Leg(self.guarantee, checkpoint=self.checkpoint)
+        return self._run(leg, X, y, X_val, y_val, fit_params)
+
+    def _run(
+        self,
+        leg: Leg,
+        X: Any,
+        y: Any,
+        X_val: Any,
+        y_val: Any,
+        fit_params: dict[str, Any],
+    ) -> "PrivateSearch":
+        """Run one leg: a fit, or its continuation."""
         check_choice("method", self.method, METHODS)
-        check_guarantee("guarantee", self.guarantee)
+        check_guarantee("guarantee", leg.guarantee)
         space = SearchSpace(self.space)
-        self._check_names(space)
-        scoring = make_scoring(
-            self.scoring,
-            self.loss_range,
-            estimator=self.estimator,
-            prefers_log_loss=self.method in ("auto", "dp-gibo"),
-        )
+        check_names(self.estimator, space)
+        scoring = self._make_scoring()
         check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
         check_fit_params(fit_params, X_val, y_val)
-        task = self._task(space)
-        self._forget()
+        points_are_private = self.method == "kusner"
+        self._check_limits(points_are_private)
+        limits = Limits(self.timeout, self.max_fits)
+        task, checkpoint = self._task(leg, space, X, X_val)
+        if leg.is_first and leg.state is None:
+            self._forget()
         training = indexable(X, y)
-        with tqdm(desc=self.method, unit="fit", disable=not self.verbose) as bar:
+        with progress_bar(self.method, self.verbose) as bar:
             evaluation = Evaluation(
                 estimator=self.estimator,
                 scoring=scoring,
@@ -242,52 +291,85 @@ class PrivateSearch(RefittedModel):
                 private=read_alike(*indexable(X_val, y_val), training=training),
                 n_jobs=self.n_jobs,
                 bar=bar,
-                points_are_private=self.method == "kusner",
+                points_are_private=points_are_private,
+                limits=limits,
             )
+            search = StagedSearch(
+                self._stages(task, evaluation),
+                task,
+                evaluation,
+                save=checkpoint.save if checkpoint.is_kept else None,
+            )
+            if checkpoint.state is not None:
+                search.load_state_dict(checkpoint.state)
+            if not checkpoint.has_ended:
+                search.check_affordable()
+                end_checkpoint(leg.checkpoint_before)
+            if search.stages.plan is not None and not bar.disable:
+                tqdm.write(str(search.stages.plan))
+            stopped = None
             try:
-                found = self._search(task, evaluation)
-            except BaseException:
-                if len(task.ledger):  # certify what was released before
-                    self.certificate_ = Certificate.from_ledger(
-                        task.ledger,
-                        assumptions=(
-                            RECORDS_ALONE,
-                            SAME_ROWS,
-                            PUBLIC_SETTINGS,
-                            PROTECTED,
-                        ),
-                    )
+                if not checkpoint.has_ended:
+                    search.run()
+            except SearchStopped as limit:
+                stopped = limit.reason
+            except BaseException as error:
+                stopped = "error" if isinstance(error, Exception) else "interrupted"
+                with contextlib.suppress(Exception):  # none may hide the first error
+                    self._publish(search, evaluation, leg, stopped)
+                    self._remember(search, leg, (X, y, fit_params), X_val)
+                    if self.refit and search.num_released:
+                        self.best_estimator_ = evaluation.fitted(self.best_params_)
+                    warn_of_end(search, stopped)
                 raise
-            self.best_params_ = found.params
-            if found.loss is not None:
-                self.best_score_ = scoring.score(found.loss)
-            self.history_ = found.history
-            self.certificate_ = found.certificate
-            if found.plan is not None:
-                self.plan_ = found.plan
+            self._publish(search, evaluation, leg, stopped)
+            self._remember(search, leg, (X, y, fit_params), X_val)
             if self.refit:
-                self.best_estimator_ = evaluation.fitted(found.params)
-            self.num_fits_ = evaluation.num_fits
+                self.best_estimator_ = evaluation.fitted(self.best_params_)
+        warn_of_end(search, stopped)
         return self
 
-    def _search(self, task: Task, evaluation: Evaluation) -> Found:
+    def _stages(self, task: Task, evaluation: Evaluation) -> Stages:
         if self.method in ("stable", "kusner"):
-            return choose_candidate(self.method, task, evaluation)
+            choice = choice_of(self.method, task, evaluation)
+            num_models = choice.run.num_steps * choice.run.batch_size
+            return Stages(choice, num_models=num_models)
         plan = plan_automatically if task.is_auto else plan_gradients
-        return follow_plan(plan(task, evaluation), task, evaluation)
+        return stages_of(plan(task, evaluation), task, evaluation)
 
-    def _task(self, space: SearchSpace) -> Task:
-        ledger = Ledger(cap=self.guarantee) if self.ledger is None else self.ledger
-        check_instance("ledger", ledger, Ledger, expected="a botorch_dp.Ledger or None")
+    def _task(
+        self, leg: Leg, space: SearchSpace, X: Any, X_val: Any
+    ) -> tuple[Task, SearchCheckpoint]:
+        """Return the public settings of a leg, and its checkpoint."""
+        first = leg.first
+        if first is None:
+            first = space.start(self.estimator.get_params())
+        settings = settings_of(
+            self.get_params(deep=False),
+            guarantee=leg.guarantee,
+            start=first,
+            num_records=_num_samples(X_val),
+            num_training_records=_num_samples(X),
+        )
+        checkpoint = SearchCheckpoint(leg.checkpoint, settings)
+        if leg.state is not None:
+            checkpoint.state = leg.state
+        ledger = leg.ledger
+        if ledger is None:
+            ledger = ledger_of(self.ledger, self.checkpoint, leg.guarantee)
         seed, generator = secrets.randbelow(2**31), None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            generator = torch.Generator(device="cpu").manual_seed(seed)
-        return Task(
+        if checkpoint.state is not None:
+            seed = int(checkpoint.state["seed"])  # the candidates must be the same
+        if self.random_state is not None:
+            is_new = leg.is_first and checkpoint.state is None
+            generator = seeded(seed if is_new else fresh_seed(seed, len(ledger)))
+        task = Task(
             space=space,
-            guarantee=self.guarantee,
+            guarantee=leg.guarantee,
             ledger=ledger,
-            first=space.start(self.estimator.get_params()),
+            first=first,
             num_steps=self.num_steps,
             num_candidates=self.num_candidates,
             clip_norm=self.clip_norm,
@@ -296,33 +378,7 @@ class PrivateSearch(RefittedModel):
             options=dict(self.method_options or {}),
             generator=generator,
             seed=seed,
+            is_timed=self.timeout is not None,
             is_auto=self.method == "auto",
         )
-
-    def _check_names(self, space: SearchSpace) -> None:
-        if isinstance(self.estimator, type) or not hasattr(
-            self.estimator, "get_params"
-        ):
-            raise InvalidArgumentError(
-                "estimator must be an instance of a scikit-learn estimator, such as "
-                f"LogisticRegression(), got {self.estimator!r}."
-            )
-        known = self.estimator.get_params()
-        names = [*space.numbers, *space.choices]
-        # A step of a pipeline that is itself searched may have further parameters.
-        unknown = [
-            name
-            for name in names
-            if name not in known and name.rpartition("__")[0] not in names
-        ]
-        if unknown:
-            raise InvalidArgumentError(
-                f"space contains {', '.join(map(repr, unknown))}, but "
-                f"{type(self.estimator).__name__} has no such parameter. Available "
-                f"parameters: {', '.join(sorted(known))}."
-            )
-
-    def _forget(self) -> None:
-        """Drop the results of an earlier fit."""
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
+        return task, checkpoint

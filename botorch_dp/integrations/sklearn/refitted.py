@@ -14,6 +14,7 @@ _FITTED = (
     "history_",
     "certificate_",
     "num_fits_",
+    "stopped_",
     "plan_",
 )
 _ABSENT = {
@@ -26,7 +27,9 @@ _ABSENT = {
 }
 
 
-def _refitted_has(name: str) -> Any:
+def refitted_has(name: str) -> Any:
+    """Make a method available if the refitted model has it."""
+
     def check(search: "RefittedModel") -> bool:
         if hasattr(search, "best_estimator_"):
             getattr(search.best_estimator_, name)
@@ -46,43 +49,39 @@ class RefittedModel(MetaEstimatorMixin, BaseEstimator):
     refit: bool
     random_state: Any
 
-    @_refitted_has("predict")
+    @refitted_has("predict")
     def predict(self, X: Any) -> Any:
         """Predict with the refitted model."""
         return self._refitted().predict(X)
 
-    @_refitted_has("predict_proba")
+    @refitted_has("predict_proba")
     def predict_proba(self, X: Any) -> Any:
         """Predict probabilities with the refitted model."""
         return self._refitted().predict_proba(X)
 
-    @_refitted_has("predict_log_proba")
+    @refitted_has("predict_log_proba")
     def predict_log_proba(self, X: Any) -> Any:
         """Predict logarithms of probabilities with the refitted model."""
         return self._refitted().predict_log_proba(X)
 
-    @_refitted_has("decision_function")
+    @refitted_has("decision_function")
     def decision_function(self, X: Any) -> Any:
         """Call the decision function of the refitted model."""
         return self._refitted().decision_function(X)
 
-    @_refitted_has("transform")
+    @refitted_has("transform")
     def transform(self, X: Any) -> Any:
         """Transform with the refitted model."""
         return self._refitted().transform(X)
 
-    @_refitted_has("inverse_transform")
+    @refitted_has("inverse_transform")
     def inverse_transform(self, X: Any) -> Any:
         """Apply the inverse transform of the refitted model."""
         return self._refitted().inverse_transform(X)
 
-    @_refitted_has("score")
+    @refitted_has("score")
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the refitted model's own score on **public** test data.
-
-        A score on the private records would be a release that was not paid for. Use
-        ``release_score=True`` instead.
-        """
+        """Return the refitted model's own score on **public** test data."""
         return float(self._refitted().score(X, y))
 
     @property

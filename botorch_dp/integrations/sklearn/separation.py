@@ -23,7 +23,7 @@ _OLDEST_PANDAS = (3, 1)
 def check_separate(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
     """Raise if validation records are visibly also training records."""
     same = X_val is X or (y is not None and y_val is y)
-    if same or _overlaps(X, X_val) or _shares_index(X, X_val):
+    if same or overlaps(X, X_val) or _shares_index(X, X_val):
         raise InvalidArgumentError(
             "X_val must contain records that the models are not trained on, but some "
             "of them are also in X. Training records are not protected, and the loss "
@@ -104,7 +104,7 @@ def check_fit_params(fit_params: dict[str, Any], X_val: Any, y_val: Any) -> None
     for name, given in fit_params.items():
         for part in _parts(given):
             if any(
-                private is not None and (part is private or _overlaps(part, private))
+                private is not None and (part is private or overlaps(part, private))
                 for private in (X_val, y_val)
             ):
                 raise InvalidArgumentError(
@@ -124,7 +124,8 @@ def _parts(given: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
-def _overlaps(X: Any, X_val: Any) -> bool:
+def overlaps(X: Any, X_val: Any) -> bool:
+    """Return whether two containers visibly share memory."""
     for a, b in itertools.product(_arrays(X), _arrays(X_val)):
         try:
             if np.shares_memory(a, b, max_work=_WORK):

@@ -1,5 +1,8 @@
 """Candidates are fitted on training records and scored on private ones."""
 
+import io
+import sys
+import types
 import warnings
 
 import numpy as np
@@ -9,9 +12,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from tqdm import tqdm
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.integrations.sklearn import stopping
+from botorch_dp.integrations.sklearn.evaluation import Evaluation, progress_bar
 from botorch_dp.integrations.sklearn.record_losses import Scoring, squared_errors
 from botorch_dp.integrations.sklearn.records import read_alike
+from botorch_dp.integrations.sklearn.stopping import Limits, SearchStopped
 
 RNG = np.random.default_rng(0)
 TRAIN = (RNG.normal(size=(10, 1)), RNG.normal(size=10))
@@ -109,3 +114,66 @@ class TestErrors:
         ):
             with pytest.raises(InvalidArgumentError, match="one loss for each record"):
                 call(evaluation(mean_loss))
+
+
+class TestLimits:
+    def test_before_a_batch(self):
+        evaluated = evaluation(limits=Limits(max_fits=2))
+        evaluated.losses([{"shift": 0.0}])
+        with pytest.raises(SearchStopped):
+            evaluated.losses([{"shift": 0.0}, {"shift": 1.0}])
+        assert evaluated.num_fits == 1  # a batch that would not end is not begun
+
+    @pytest.mark.parametrize("n_jobs", [None, 2])
+    def test_between_models(self, n_jobs, monkeypatch):
+        evaluated = evaluation(limits=Limits(timeout=2.5))
+        evaluated.n_jobs, start = n_jobs, stopping.now()
+        monkeypatch.setattr(stopping, "now", lambda: start + evaluated.num_fits)
+        with pytest.raises(SearchStopped):
+            evaluated.losses([{"shift": float(i)} for i in range(4)])
+        assert evaluated.num_fits == 3
+        with pytest.raises(SearchStopped):
+            evaluated.losses([{"shift": 0.0}])
+
+    def test_not_after_the_last_model(self, monkeypatch):
+        evaluated = evaluation(limits=Limits(timeout=2.5))
+        start = stopping.now()
+        monkeypatch.setattr(stopping, "now", lambda: start + 2 * evaluated.num_fits)
+        assert evaluated.losses([{"shift": 0.0}, {"shift": 1.0}]).shape == (30, 2)
+
+
+class TestBar:
+    def test_counts_what_was_trained_before(self, capsys):
+        evaluated = evaluation()
+        evaluated.bar, evaluated.num_fits = progress_bar("search", 1), 3
+        evaluated.expect(5)
+        evaluated.losses([{"shift": 0.0}, {"shift": 1.0}])
+        evaluated.bar.close()
+        shown = capsys.readouterr().err
+        assert "search: 100%" in shown
+        assert "3/5" in shown
+        assert "5/5" in shown
+
+    @pytest.mark.parametrize(
+        ("verbose", "is_terminal", "shell", "is_shown"),
+        [
+            (0, True, None, False),
+            (1, False, None, True),
+            (None, False, None, False),
+            (None, True, None, True),
+            (None, False, "ZMQInteractiveShell", True),
+            (None, False, "TerminalInteractiveShell", False),
+        ],
+    )
+    def test_where_somebody_watches(
+        self, verbose, is_terminal, shell, is_shown, monkeypatch
+    ):
+        screen = io.StringIO()
+        screen.isatty = lambda: is_terminal
+        monkeypatch.setattr(sys, "stderr", screen)
+        ipython = types.SimpleNamespace(
+            get_ipython=lambda: None if shell is None else type(shell, (), {})()
+        )
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        with progress_bar("search", verbose) as bar:
+            assert bar.disable == (not is_shown)

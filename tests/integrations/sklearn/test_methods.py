@@ -97,9 +97,8 @@ class TestCosts:
             num_candidates=2,
             release_score=True,
         ).fit(X[:200], y[:200], X_val=X[200:], y_val=y[200:])
-        assert search.best_score_ == pytest.approx(
-            search.score(X[200:], y[200:]), abs=1e-2
-        )
+        exact = search.best_estimator_.score(X[200:], y[200:])
+        assert search.best_score_ == pytest.approx(exact, abs=1e-2)
 
     def test_one_ledger_for_several_searches(self):
         ledger = Ledger(cap=ApproxDP(1.0, 1e-5))

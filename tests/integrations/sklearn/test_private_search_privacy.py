@@ -26,8 +26,8 @@ from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
 from botorch_dp.integrations.sklearn import PrivateSearch, Real
 from botorch_dp.integrations.sklearn import methods as methods_module
-from botorch_dp.integrations.sklearn import planned as planned_module
 from botorch_dp.integrations.sklearn import private_search as private_search_module
+from botorch_dp.integrations.sklearn import score_release as score_module
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import GaussianEvent
@@ -298,26 +298,26 @@ class TestParts:
 
     def test_the_budget_is_the_cap(self, monkeypatch):
         tasks = []
-        choose = methods_module.choose_candidate
+        choose = methods_module.choice_of
 
         def spy(method, task, evaluation):
             tasks.append(task)
             return choose(method, task, evaluation)
 
-        monkeypatch.setattr(private_search_module, "choose_candidate", spy)
+        monkeypatch.setattr(private_search_module, "choice_of", spy)
         search_of("stable", PureDP(0.5), num_candidates=2).fit(*TRAIN, **private())
         assert tasks[0].ledger.cap == PureDP(0.5)
 
     @pytest.mark.parametrize("loss_range", [(0.0, 1.0), (-2.0, 3.0)])
     def test_the_score_has_noise_for_its_sensitivity(self, loss_range, monkeypatch):
         made = []
-        mechanism = planned_module.GaussianMechanism
+        mechanism = score_module.GaussianMechanism
 
         def spy(guarantee, **settings):
             made.append((guarantee, settings["sensitivity"]))
             return mechanism(guarantee, **settings)
 
-        monkeypatch.setattr(planned_module, "GaussianMechanism", spy)
+        monkeypatch.setattr(score_module, "GaussianMechanism", spy)
         search = search_of(
             guarantee=GDP(0.5), loss_range=loss_range, num_steps=2, release_score=True
         ).fit(*TRAIN, **private())
@@ -328,12 +328,12 @@ class TestParts:
         assert search.certificate_.guarantee.mu == pytest.approx(0.5)
 
     def test_the_score_is_what_was_released(self, monkeypatch):
-        class Fixed(planned_module.GaussianMechanism):
+        class Fixed(score_module.GaussianMechanism):
             def release(self, private_value, *, ledger, batch_dims=0):
                 super().release(private_value, ledger=ledger, batch_dims=batch_dims)
                 return torch.full_like(private_value, 0.25)
 
-        monkeypatch.setattr(planned_module, "GaussianMechanism", Fixed)
+        monkeypatch.setattr(score_module, "GaussianMechanism", Fixed)
         search = search_of(
             guarantee=GDP(0.5), loss_range=(-2.0, 3.0), num_steps=2, release_score=True
         ).fit(*TRAIN, **private())
@@ -388,6 +388,7 @@ PUBLIC = {
     "history_",
     "certificate_",
     "num_fits_",
+    "stopped_",
 }
 
 
@@ -421,7 +422,9 @@ def test_a_search_that_fails_says_what_it_cost():
         search.fit(*TRAIN, **data)
     assert 0 < search.certificate_.num_releases < 20
     assert "training records (X, y) are NOT protected" in str(search.certificate_)
-    assert not hasattr(search, "best_params_")
+    assert "worst case over all neighbouring data sets" in str(search.certificate_)
+    assert search.stopped_ == "error"
+    assert len(search.history_) == search.certificate_.num_releases
 
 
 def test_private_records_are_no_arguments_of_fit():
