@@ -319,6 +319,8 @@ def _short(value: object) -> str:
 
 
 def _check_real(name: str, value: float) -> float:
+    if type(value) is float:  # asking whether it is a Real takes longer
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgumentError(
             f"{name} must be a number, got {value!r} of type {type(value).__name__}."

@@ -65,6 +65,7 @@ from botorch_dp.privacy.noise import (
     SeededNoise,
     SystemNoise,
 )
+from botorch_dp.privacy.paid_releases import PaidReleases
 from botorch_dp.privacy.selection import SelectionEvent
 from botorch_dp.privacy.selection_planning import least_noise
 
@@ -93,6 +94,7 @@ __all__ = [
     "LedgerPlan",
     "Mechanism",
     "NoiseSource",
+    "PaidReleases",
     "PermuteAndFlipEvent",
     "PermuteAndFlipMechanism",
     "Poisson",

@@ -205,8 +205,7 @@ class RunAccount:
         if not named or not runs:
             raise ValueError(f"runs {runs!r}")
         for charge in state["charges"]:
-            event = PrivacyEvent.from_dict(charge["event"])
-            entry = LedgerEntry(number=1, time="", **{**charge, "event": event})
+            entry = _entry_of(charge)
             if entry.unit != self.unit:
                 raise ValueError(f"a charge that protects every {entry.unit}")
             if entry.condition != self.condition:
@@ -282,9 +281,7 @@ class RunAccount:
                 "What the state has spent does not fit under the ledger's cap "
                 f"{self.ledger.cap!r}. Nothing was recorded, nothing loaded."
             ) from error
-        for charge in missing:
-            event = PrivacyEvent.from_dict(charge["event"])
-            self.ledger.charge(**{**charge, "event": event})
+        self.ledger.record(_entry_of(charge) for charge in missing)
 
 
 def check_ledger(name: str, value: Ledger | None, *, optional: bool = False) -> Any:
@@ -311,6 +308,11 @@ def _charges_of(entries: Iterable[LedgerEntry]) -> list[_Charge]:
         }
         for entry in entries
     ]
+
+
+def _entry_of(charge: _Charge) -> LedgerEntry:
+    event = PrivacyEvent.from_dict(charge["event"])
+    return LedgerEntry(number=1, time="", **{**charge, "event": event})
 
 
 def _difference(charges: list[_Charge], known: list[_Charge]) -> list[_Charge]:

@@ -1,6 +1,7 @@
 """Caps: they admit a plan that is fixed beforehand, or what passes a filter."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from botorch_dp.exceptions import BudgetExceededError
@@ -10,6 +11,7 @@ from botorch_dp.privacy.entries import (
     LedgerPlan,
     PlannedReleases,
     Releases,
+    releases_of,
 )
 from botorch_dp.privacy.filters import Filter, make_filter, suitable_filter
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
@@ -57,7 +59,7 @@ class CapCounter:
         """
         return self._is_planned(releases) or (
             (self._planned is None or (replan and self.is_untouched))
-            and self._filtered(releases).within(self.limit)
+            and self._fits(releases)
         )
 
     def fits_exactly(self, releases: Releases) -> bool:
@@ -121,18 +123,24 @@ class CapCounter:
             self._filter = make_filter(self.cap, plan.filter)
         self._planned = PlannedReleases(plan.releases) if plan.committed else None
 
-    def take_charge(self, entry: LedgerEntry) -> None:
-        """Count a recorded charge."""
-        self._num_charges += 1
+    def take_charges(self, entries: Sequence[LedgerEntry]) -> None:
+        """Count recorded charges."""
+        self._num_charges += len(entries)
+        releases = releases_of(entries)
         if self._planned is not None:
-            self._planned.take(entry.event, entry.count)
-            self._spent.compose(entry.event, entry.count)
+            for event, count in releases:
+                self._planned.take(event, count)
+                self._spent.compose(event, count)
         else:
             assert self._filter is not None
-            self._total = self._total + entry.count * self._filter.cost(entry.event)
+            self._total = self._total + self._filter.total(releases)
 
     def _is_planned(self, releases: Releases) -> bool:
         return self._planned is not None and self._planned.covers(releases)
+
+    def _fits(self, releases: Releases) -> bool:
+        counter = self._filter_for(releases)
+        return counter.within(self._total + counter.total(releases), self.limit)
 
     def _filtered(self, releases: Releases) -> Spending:
         counter = self._filter_for(releases)
@@ -146,7 +154,7 @@ class CapCounter:
         if (
             current is not None
             and self._planned is None
-            and current.spent(current.total(releases)).within(self.limit)
+            and current.within(current.total(releases), self.limit)
         ):
             return current
         return make_filter(self.cap, suitable_filter(releases))

@@ -4,12 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from botorch_dp._validation import check_choice, check_count, check_instance
-from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.exceptions import InvalidArgumentError, LedgerError
 from botorch_dp.privacy.events import PrivacyEvent, check_event
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
@@ -49,6 +49,21 @@ class LedgerHeader(NamedTuple):
         cap, filter = state["cap"], state["filter"]
         cap = None if cap is None else Guarantee.from_dict(cap)
         return cls(str(state["id"]), cap, filter)
+
+    def refuse_other(
+        self, cap: Guarantee | None, filter: str | None, *, path: str | None
+    ) -> None:
+        """Raise if a ledger is opened with another cap or filter than its own."""
+        if cap is not None and cap != self.cap:
+            raise LedgerError(
+                f"The ledger {path} has the cap {self.cap!r}, which is final; got "
+                f"cap={cap!r}. Open it without cap, or give another path."
+            )
+        if filter is not None and filter != self.filter:
+            raise LedgerError(
+                f"The ledger {path} was created with filter={self.filter!r}, which is "
+                f"final; got {filter!r}. Open it without filter."
+            )
 
 
 @dataclass(frozen=True)
@@ -90,11 +105,17 @@ class LedgerEntry:
             check_instance(name, getattr(self, name), str, expected="a string")
         check_instance("condition", self.condition, (str, type(None)))
 
+    def with_checked(self, **fields: Any) -> "LedgerEntry":
+        """Return a copy with other values that are known to be valid."""
+        entry = object.__new__(LedgerEntry)
+        vars(entry).update(vars(self), **fields)
+        return entry
+
     def to_row(self) -> str:
         """Return the charge as a line of JSON, without its number."""
-        state = {item.name: getattr(self, item.name) for item in fields(self)}
+        state = {**vars(self), "event": self.event.to_dict()}
         del state["number"]
-        return _dump({**state, "event": self.event.to_dict()})
+        return _dump(state)
 
 
 @dataclass(frozen=True)
@@ -126,22 +147,14 @@ class LedgerPlan:
         return _dump({**asdict(self), "releases": releases})
 
 
-def read_row(row: str, *, number: int) -> LedgerEntry | LedgerPlan:
-    """Return the charge or the plan in a row.
-
-    Args:
-        row: A line of JSON.
-        number: The number that the row gets if it is a charge.
-    """
-    state = json.loads(row)
-    if "releases" in state:
-        releases = tuple(
-            (PrivacyEvent.from_dict(event), check_releases("count", count))
-            for event, count in state["releases"]
-        )
-        return LedgerPlan(**{**state, "releases": releases})
-    event = PrivacyEvent.from_dict(state["event"])
-    return LedgerEntry(number=number, **{**state, "event": event})
+def releases_of(
+    entries: Iterable[LedgerEntry],
+) -> tuple[tuple[PrivacyEvent, int], ...]:
+    """Return each event of these charges once, with its number of releases."""
+    counts: Counter[PrivacyEvent] = Counter()
+    for entry in entries:
+        counts[entry.event] += entry.count
+    return tuple(counts.items())
 
 
 def check_releases(name: str, count: int) -> int:
@@ -232,6 +245,5 @@ def _check_recordable(event: PrivacyEvent) -> None:
         )
 
 
-def _dump(state: dict[str, Any]) -> str:
-    # NaN is not JSON. Surrogates, which cannot be stored, become escapes.
-    return json.dumps(state, allow_nan=False, ensure_ascii=True)
+# NaN is not JSON. Surrogates, which cannot be stored, become escapes.
+_dump = json.JSONEncoder(allow_nan=False, ensure_ascii=True).encode

@@ -27,10 +27,10 @@ References:
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.accountant import Spending
@@ -72,6 +72,10 @@ class Filter(ABC):
     def spent(self, total: FloatArray) -> Spending:
         """Return a total in the unit of the cap."""
 
+    def within(self, total: FloatArray, limit: float) -> bool:
+        """Return whether a total is within a limit in the unit of the cap."""
+        return self.spent(total).within(limit)
+
     def total(self, plan: Iterable[tuple[PrivacyEvent, int]]) -> FloatArray:
         """Return the cost of several releases, each with its multiplicity."""
         costs = [count * self.cost(event) for event, count in plan]
@@ -88,7 +92,11 @@ class GaussianFilter(Filter):
 
     def cost(self, event: PrivacyEvent) -> FloatArray:
         """Return the square of a mu that the event meets."""
-        return np.array([event.mu_bound**2])
+        return np.array([_squared_mu(event)])
+
+    def total(self, plan: Iterable[tuple[PrivacyEvent, int]]) -> FloatArray:
+        """Return the sum of the squares of mu."""
+        return np.array([math.fsum(n * _squared_mu(event) for event, n in plan)])
 
     def spent(self, total: FloatArray) -> Spending:
         """Return mu, or the epsilon that it implies at the cap's delta."""
@@ -97,6 +105,14 @@ class GaussianFilter(Filter):
             return Spending(mu, "mu", "Gaussian composition")
         epsilon = mu if mu in (0.0, math.inf) else curves.gdp_epsilon(mu, self._delta)
         return Spending(epsilon, "epsilon", "Gaussian filter")
+
+    def within(self, total: FloatArray, limit: float) -> bool:
+        """Return whether a total is within a limit; solve for epsilon only near it."""
+        if self._delta is not None:
+            clearly = (1 - 1e-6) * _largest_mu(limit, self._delta)
+            if math.sqrt(total[0]) < clearly:
+                return True
+        return super().within(total, limit)
 
 
 class RenyiOrderFilter(Filter):
@@ -139,13 +155,7 @@ class RenyiMixtureFilter(Filter):
 
     def cost(self, event: PrivacyEvent) -> FloatArray:
         """Return divergences, a pure bound, an epsilon to add, and a delta."""
-        if isinstance(event, AssumedEvent):
-            return np.concatenate([0 * RDP_ORDERS, [0.0, *event.approx]])
-        if isinstance(event, ApproxEvent):  # pure, except with probability delta
-            pure = PureEvent(event.epsilon)
-            return np.concatenate([pure.rdp(), [event.epsilon, 0.0, event.delta]])
-        epsilon = math.inf if event.pure_epsilon is None else event.pure_epsilon
-        return np.concatenate([event.rdp(), [epsilon, 0.0, 0.0]])
+        return _renyi_cost(event)
 
     def spent(self, total: FloatArray) -> Spending:
         """Return the smallest epsilon that satisfies the condition."""
@@ -169,7 +179,7 @@ class RenyiMixtureFilter(Filter):
         # derivative vanishes where delta sum_a w_a a e^((a - 1)(L - rho_a)) = 1.
         def surplus(loss: float) -> float:
             terms = log_weights + np.log1p(excess) + excess * (loss - divergences)
-            return float(logsumexp(terms)) + log_delta
+            return _logsumexp(terms) + log_delta
 
         # At the upper end one term alone reaches zero. At the lower end each of n terms
         # is at most 1/n, because excess is at least one.
@@ -178,8 +188,8 @@ class RenyiMixtureFilter(Filter):
         margin = 1e-9 * (1 + abs(upper))  # for rounding
         loss = brentq(surplus, upper - math.log(len(ends)) - margin, upper + margin)
         loss = min(loss, pure)
-        mixture = logsumexp(log_weights + excess * (loss - divergences))
-        return max(0.0, loss + math.log1p(-math.exp(log_delta + float(mixture))))
+        mixture = _logsumexp(log_weights + excess * (loss - divergences))
+        return max(0.0, loss + math.log1p(-math.exp(log_delta + mixture)))
 
 
 class BasicFilter(Filter):
@@ -226,6 +236,30 @@ def suitable_filter(plan: Iterable[tuple[PrivacyEvent, int]]) -> str:
     return "renyi"
 
 
+def _squared_mu(event: PrivacyEvent) -> float:
+    return event.mu_bound**2
+
+
+@lru_cache(maxsize=1024)
+def _largest_mu(epsilon: float, delta: float) -> float:
+    return curves.gdp_mu(epsilon, delta)
+
+
+@lru_cache(maxsize=1024)
+def _renyi_cost(event: PrivacyEvent) -> FloatArray:
+    """Return the cost in the unit of :class:`RenyiMixtureFilter`."""
+    if isinstance(event, AssumedEvent):
+        cost = np.concatenate([0 * RDP_ORDERS, [0.0, *event.approx]])
+    elif isinstance(event, ApproxEvent):  # pure, except with probability delta
+        pure = PureEvent(event.epsilon)
+        cost = np.concatenate([pure.rdp(), [event.epsilon, 0.0, event.delta]])
+    else:
+        epsilon = math.inf if event.pure_epsilon is None else event.pure_epsilon
+        cost = np.concatenate([event.rdp(), [epsilon, 0.0, 0.0]])
+    cost.flags.writeable = False  # all filters share it
+    return cost
+
+
 def _mixture_log_weights(cap: ApproxDP) -> FloatArray:
     """Return the log-weights of the orders, which depend on the cap alone."""
     rho = curves.gdp_mu(cap.epsilon, cap.delta) ** 2 / 2
@@ -239,4 +273,10 @@ def _mixture_log_weights(cap: ApproxDP) -> FloatArray:
     log_weights = np.log(np.gradient(position)) - np.log(
         _MIXTURE_WIDTH**2 + distance**2
     )
-    return log_weights - logsumexp(log_weights)
+    return log_weights - _logsumexp(log_weights)
+
+
+def _logsumexp(terms: FloatArray) -> float:
+    # SciPy's function takes ten times as long for so few terms.
+    largest = terms.max()
+    return float(largest + np.log(np.exp(terms - largest).sum()))

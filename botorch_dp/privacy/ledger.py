@@ -11,12 +11,16 @@ through a filter (:mod:`botorch_dp.privacy.filters`).
 import os
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from botorch_dp._validation import check_choice, check_instance
-from botorch_dp.exceptions import InvalidArgumentError, LedgerError
+from botorch_dp.exceptions import (
+    BudgetExceededError,
+    InvalidArgumentError,
+    LedgerError,
+)
 from botorch_dp.privacy.accountant import Chargeable as Chargeable
 from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee
@@ -28,6 +32,7 @@ from botorch_dp.privacy.entries import (
     Releases,
     check_plan,
     check_releases,
+    releases_of,
 )
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.filters import FILTERS
@@ -108,7 +113,7 @@ class Ledger:
                 raise LedgerError(
                     f"The ledger {self.path} is damaged: its header cannot be read."
                 ) from error
-            self._refuse_other_header(cap, filter)
+            self._book.header.refuse_other(cap, filter, path=self.path)
             self._refresh()
 
     @property
@@ -208,11 +213,8 @@ class Ledger:
         Raises:
             BudgetExceededError: If the cap would be exceeded; nothing is recorded.
         """
-        entry = LedgerEntry(  # checks every field, so that the row can be read again
-            number=1,
-            time=_now(),
-            event=event,
-            count=count,
+        [entry] = self.charge_many(
+            [(event, count)],
             mechanism=mechanism,
             adjacency=adjacency,
             noise=noise,
@@ -220,9 +222,75 @@ class Ledger:
             run=run,
             condition=condition,
         )
-        *_, recorded = self._record(entry, ((event, entry.count),))
-        assert isinstance(recorded, LedgerEntry)
-        return recorded
+        return entry
+
+    def charge_many(
+        self,
+        releases: Iterable[tuple[PrivacyEvent, int]],
+        *,
+        mechanism: str = "",
+        adjacency: str = "replace_one",
+        noise: str = "system",
+        unit: str = "record",
+        run: str = "",
+        condition: str | None = None,
+    ) -> tuple[LedgerEntry, ...]:
+        """Record the costs of several releases in one transaction, or refuse them all.
+
+        A transaction waits for the disk, so one for many charges is much faster than
+        many for one each. All charges are on the disk when this returns; draw after it.
+
+        Args:
+            releases: The cost of each release, and the number of releases.
+            mechanism: See :meth:`charge`. This and what follows is true of all of them.
+            adjacency: The neighbouring data sets for which the costs are stated.
+            noise: The noise source.
+            unit: Who is protected.
+            run: The name of the run that the charges belong to.
+            condition: The assumption under which the costs are valid.
+
+        Returns:
+            An entry for each pair in ``releases``.
+
+        Raises:
+            BudgetExceededError: If the cap would be exceeded; nothing is recorded.
+
+        Example:
+            >>> from botorch_dp.privacy import GaussianEvent, PureEvent
+            >>> ledger = Ledger(cap=ApproxDP(epsilon=1.0, delta=1e-5))
+            >>> releases = [(GaussianEvent(9.0), 2), (PureEvent(0.1), 1)]
+            >>> [entry.number for entry in ledger.charge_many(releases)]
+            [1, 2]
+        """
+        return self.record(
+            LedgerEntry(  # checks every field, so that the row can be read again
+                number=1,
+                time="",
+                event=event,
+                count=count,
+                mechanism=mechanism,
+                adjacency=adjacency,
+                noise=noise,
+                unit=unit,
+                run=run,
+                condition=condition,
+            )
+            for event, count in releases
+        )
+
+    def record(self, charges: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+        """Record charges that are stated as entries, as :meth:`charge_many` does.
+
+        Args:
+            charges: The charges, for one adjacency and one unit. They get new numbers
+                and the time of now.
+        """
+        time = _now()
+        charges = [charge.with_checked(time=time) for charge in charges]
+        if not charges:
+            return ()
+        recorded = self._record(charges, releases_of(charges))
+        return tuple(item for item in recorded if isinstance(item, LedgerEntry))
 
     def reserve(
         self,
@@ -268,7 +336,7 @@ class Ledger:
             filter="",
             committed=False,
         )
-        self._record(plan, releases)
+        self._record([plan], releases)
 
     def allows(self, event: PrivacyEvent, count: int = 1) -> bool:
         """Return whether :meth:`charge` would accept this now, without charging it."""
@@ -340,41 +408,33 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Read the rows that this process has not yet seen."""
-        self._book.read(self._store.read_after(self._book.head))
+        self._book.read(*self._store.read_after(self._book.head))
 
-    def _record(self, item: Item, releases: Releases) -> list[Item]:
-        """Append a charge or the plan of a reservation, or refuse it.
+    def _record(self, items: Sequence[Item], releases: Releases) -> list[Item]:
+        """Append charges or the plan of a reservation, or refuse all of it.
 
         Returns:
-            What was appended: nothing, a plan, a charge, or a plan and a charge.
+            What was appended: a plan or nothing, and then the charges.
         """
-        exactly = self._fits_exactly(releases)
+        try:
+            return self._append(items, releases, exactly=False)
+        except BudgetExceededError:
+            if not self._fits_exactly(releases):
+                raise
+        return self._append(items, releases, exactly=True)
+
+    def _append(
+        self, items: Sequence[Item], releases: Releases, *, exactly: bool
+    ) -> list[Item]:
         with LOCK:
             with self._store.transaction() as transaction:
-                self._book.read(transaction.read_after(self._book.head))
-                items = self._book.admit(item, releases, exactly=exactly)
-                rows, head = [one.to_row() for one in items], self._book.head
-                for row in rows:
-                    head = head.then(row)
-                    transaction.append(row, head)
+                self._book.read(*transaction.read_after(self._book.head))
+                admitted = self._book.admit(items, releases, exactly=exactly)
+                rows = [item.to_row() for item in admitted]
+                head = transaction.append(rows, self._book.head)
             # The book follows the commit: a failed commit leaves no trace.
-            for one, row in zip(items, rows, strict=True):
-                self._book.add(one, row)
-        return items
-
-    def _refuse_other_header(self, cap: Guarantee | None, filter: str | None) -> None:
-        """Raise if a stored ledger has another cap or filter."""
-        header = self._book.header
-        if cap is not None and cap != header.cap:
-            raise LedgerError(
-                f"The ledger {self.path} has the cap {header.cap!r}, which is final; "
-                f"got cap={cap!r}. Open it without cap, or give another path."
-            )
-        if filter is not None and filter != header.filter:
-            raise LedgerError(
-                f"The ledger {self.path} was created with filter={header.filter!r}, "
-                f"which is final; got {filter!r}. Open it without filter."
-            )
+            self._book.add(admitted, head)
+        return admitted
 
     def _delta_or_default(self, delta: float | None) -> float:
         if delta is not None:

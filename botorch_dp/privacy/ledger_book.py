@@ -1,7 +1,8 @@
 """The rows of a ledger that a process has read, and what may come after them."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from botorch_dp.exceptions import InvalidArgumentError, LedgerError
@@ -11,9 +12,9 @@ from botorch_dp.privacy.entries import (
     LedgerHeader,
     LedgerPlan,
     Releases,
-    read_row,
 )
-from botorch_dp.privacy.stores.chain import start
+from botorch_dp.privacy.ledger_rows import read_row
+from botorch_dp.privacy.stores.chain import Head, start
 
 Item: TypeAlias = LedgerEntry | LedgerPlan
 
@@ -41,75 +42,109 @@ class LedgerBook:
         if self.header.cap is not None:
             self.counter = CapCounter(self.header.cap, self.header.filter)
 
-    def read(self, rows: Iterable[str]) -> None:
-        """Add rows that are in the store."""
+    def read(self, rows: Sequence[str], head: Head) -> None:
+        """Add rows that are in the store, after which the chain ends in ``head``."""
+        with _no_garbage_collection():
+            self.add(self._items_of(rows), head)
+
+    def _items_of(self, rows: Sequence[str]) -> list[Item]:
+        items: list[Item] = []
+        number = len(self.entries) + 1
         for row in rows:
             try:
-                item = read_row(row, number=len(self.entries) + 1)
+                item = read_row(row, number=number)
             except (KeyError, TypeError, ValueError) as error:
                 raise LedgerError(
-                    f"Row {self.head.number + 1} of the ledger is damaged: {error!r}."
+                    f"Row {self.head.number + len(items) + 1} of the ledger is "
+                    f"damaged: {error!r}."
                 ) from error
-            self.add(item, row)
+            items.append(item)
+            number += isinstance(item, LedgerEntry)
+        return items
 
-    def add(self, item: Item, row: str) -> None:
-        """Add a charge or a plan that is in the store, with its row."""
-        if isinstance(item, LedgerPlan):
-            self.plan = item
+    def add(self, items: Iterable[Item], head: Head) -> None:
+        """Add charges and plans that are in the store, and the head after them."""
+        charges: list[LedgerEntry] = []
+        for item in items:
+            if isinstance(item, LedgerEntry):
+                charges.append(item)
+                continue
+            self._add_charges(charges)
+            charges, self.plan = [], item
             if self.counter is not None:
                 self.counter.take_plan(item)
-        else:
-            self.entries.append(item)
-            if self.counter is not None:
-                self.counter.take_charge(item)
-        self.head = self.head.then(row)
+        self._add_charges(charges)
+        self.head = head
 
-    def admit(self, item: Item, releases: Releases, *, exactly: bool) -> list[Item]:
-        """Return what to append for a charge or a reservation, or refuse it.
+    def _add_charges(self, charges: Sequence[LedgerEntry]) -> None:
+        self.entries += charges
+        if self.counter is not None and charges:
+            self.counter.take_charges(charges)
+
+    def admit(
+        self, items: Sequence[Item], releases: Releases, *, exactly: bool
+    ) -> list[Item]:
+        """Return what to append for charges or a reservation, or refuse all of it.
 
         Args:
-            item: The charge or the reservation.
-            releases: What it charges or reserves.
+            items: The charges, or the reservation.
+            releases: What they charge or reserve.
             exactly: Whether the releases fit by exact accounting.
 
         Raises:
             BudgetExceededError: If the cap would be exceeded.
         """
-        self._refuse_other_neighbours(item)
-        items: list[Item] = []
+        self._refuse_other_neighbours(items)
+        admitted: list[Item] = []
         if self.counter is not None:
-            neighbours = (item.adjacency, item.unit)
+            neighbours = (items[0].adjacency, items[0].unit)
             plan = self.counter.plan_needed(
                 releases,
-                item,
+                items[0],
                 exactly=exactly,
                 other_neighbours=self.plan is not None
                 and (self.plan.adjacency, self.plan.unit) != neighbours,
             )
             if plan is not None:
-                items.append(plan)
-        if isinstance(item, LedgerEntry):
-            items.append(replace(item, number=len(self.entries) + 1))
-        return items
+                admitted.append(plan)
+        charges = (item for item in items if isinstance(item, LedgerEntry))
+        admitted += [
+            charge.with_checked(number=number)
+            for number, charge in enumerate(charges, len(self.entries) + 1)
+        ]
+        return admitted
 
-    def _refuse_other_neighbours(self, item: Item) -> None:
+    def _refuse_other_neighbours(self, items: Sequence[Item]) -> None:
         """Raise if a charge or plan has another adjacency or unit than earlier ones."""
         first: Item
         if self.entries:
             first = self.entries[0]
-        elif isinstance(item, LedgerEntry) and self.plan and self.plan.committed:
+        elif isinstance(items[0], LedgerEntry) and self.plan and self.plan.committed:
             first = self.plan
         else:
-            return
-        if first.adjacency != item.adjacency:
-            raise InvalidArgumentError(
-                f"adjacency must be {first.adjacency!r}, as in earlier charges, got "
-                f"{item.adjacency!r}: guarantees for different adjacencies do not "
-                "compose."
-            )
-        if first.unit != item.unit:
-            raise InvalidArgumentError(
-                f"unit must be {first.unit!r}, as in earlier charges, got "
-                f"{item.unit!r}: a guarantee for one unit says little about the other. "
-                "Use one ledger for each."
-            )
+            first = items[0]
+        for item in items:
+            if first.adjacency != item.adjacency:
+                raise InvalidArgumentError(
+                    f"adjacency must be {first.adjacency!r}, as in earlier charges, "
+                    f"got {item.adjacency!r}: guarantees for different adjacencies do "
+                    "not compose."
+                )
+            if first.unit != item.unit:
+                raise InvalidArgumentError(
+                    f"unit must be {first.unit!r}, as in earlier charges, got "
+                    f"{item.unit!r}: a guarantee for one unit says little about the "
+                    "other. Use one ledger for each."
+                )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Create many objects, none of them garbage, without searching for garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 
 from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.cap import CapCounter
-from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
+from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan, releases_of
 from botorch_dp.privacy.events import PrivacyEvent
 
 
 def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
     """Return a new accountant that has composed these charges."""
     accountant = PrivacyAccountant()
-    for entry in entries:
-        accountant.compose(entry.event, entry.count)
+    for event, count in releases_of(entries):
+        accountant.compose(event, count)
     return accountant
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,8 @@ from botorch_dp.privacy.loss_distributions import PLD, RDP_ORDERS
 ADJACENCIES = ("replace_one", "zero_out", "add_or_remove_one")
 # Costs outside this range cannot be computed with.
 _RANGE = (1e-10, 1e10)
+# The events of this package, by name.
+_KINDS: dict[str, type["PrivacyEvent"]] = {}
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,17 @@ class PrivacyEvent:
 
     adjacencies: ClassVar[tuple[str, ...]] = ADJACENCIES
 
+    def __init_subclass__(cls) -> None:
+        """Remember the public events of this package; other processes know no more."""
+        is_ours = cls.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
+        if is_ours and cls.__name__[0] != "_":
+            _KINDS[cls.__name__] = cls
+
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = _check_field(item.name, getattr(self, item.name))
-            object.__setattr__(self, item.name, value)
+        for name, value in tuple(vars(self).items()):
+            checked = _check_field(name, value)
+            if checked is not value:
+                object.__setattr__(self, name, checked)
 
     @property
     def gdp_mu(self) -> float | None:
@@ -114,12 +123,11 @@ class PrivacyEvent:
     @staticmethod
     def from_dict(state: dict[str, Any]) -> "PrivacyEvent":
         """Return the event that ``to_dict`` described."""
-        kinds = {kind.__name__: kind for kind in _library_events(PrivacyEvent)}
-        kind = kinds.get(state.get("type", ""))
-        values = {key: value for key, value in state.items() if key != "type"}
-        if kind is None or set(values) != {item.name for item in fields(kind)}:
+        values = dict(state)
+        kind = _KINDS.get(values.pop("type", ""))
+        if kind is None or values.keys() != set(kind.__match_args__):
             raise InvalidArgumentError(
-                f"state must describe one of {', '.join(kinds)}, got {state!r}."
+                f"state must describe one of {', '.join(_KINDS)}, got {state!r}."
             )
         return kind(**values)
 
@@ -154,12 +162,3 @@ def _check_field(name: str, value: Any) -> Any:
                 "beyond these can be computed."
             )
     return value
-
-
-def _library_events(kind: type[PrivacyEvent]) -> Iterator[type[PrivacyEvent]]:
-    """Yield the public events of this package; another process knows no others."""
-    package = __name__.rpartition(".")[0]
-    for child in kind.__subclasses__():
-        if child.__module__.rpartition(".")[0] == package and child.__name__[0] != "_":
-            yield child
-        yield from _library_events(child)

@@ -1,5 +1,9 @@
 """The rows that a process has read: one adjacency and one unit for all."""
 
+import contextlib
+import gc
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,7 +19,7 @@ from botorch_dp.privacy import (
     PureEvent,
     SubsampledGaussianMechanism,
 )
-from botorch_dp.privacy.entries import LedgerEntry, LedgerHeader
+from botorch_dp.privacy.entries import LedgerEntry, LedgerHeader, LedgerPlan
 from botorch_dp.privacy.ledger_book import LedgerBook
 
 
@@ -37,26 +41,47 @@ class TestRows:
     def test_nothing_is_added_before_it_is_stored(self):
         book, entry = self.book(), self.entry()
         head = book.head
-        assert book.admit(entry, [(entry.event, 1)], exactly=False) == [entry]
+        assert book.admit([entry], [(entry.event, 1)], exactly=False) == [entry]
         assert (book.entries, book.head) == ([], head)
-        book.add(entry, entry.to_row())
-        assert book.entries == [entry]
+        head = head.then(entry.to_row())
+        book.add([entry], head)
+        assert (book.entries, book.head) == ([entry], head)
         assert book.counter.counted().amount == 0.5
         other = self.book()
-        other.read([entry.to_row()])
+        other.read([entry.to_row()], head)
         assert (other.entries, other.head) == (book.entries, book.head)
 
     def test_charges_are_numbered(self):
         book, entry = self.book(), self.entry()
-        book.add(entry, entry.to_row())
-        [second] = book.admit(entry, [(entry.event, 1)], exactly=False)
-        assert second.number == 2
+        book.add([entry], book.head.then(entry.to_row()))
+        admitted = book.admit([entry, entry], [(entry.event, 2)], exactly=False)
+        assert [charge.number for charge in admitted] == [2, 3]
 
     def test_a_damaged_row_is_named(self):
         book, entry = self.book(), self.entry()
         with pytest.raises(LedgerError, match="Row 2"):
-            book.read([entry.to_row(), "{}"])
-        assert len(book.entries) == 1
+            book.read([entry.to_row(), "{}"], book.head)
+        assert (book.entries, book.head.number) == ([], 0)  # all rows or none
+
+    def test_rows_between_plans_are_counted_in_order(self):
+        # No ledger writes a plan after a charge, but a reader follows any file.
+        book, entry = self.book(), self.entry()
+        plan = LedgerPlan("", ((entry.event, 1),), "replace_one", "record", "", "", True)
+        items = [entry, entry, plan, entry]
+        one_by_one = self.book()
+        for item in items:
+            one_by_one.add([item], book.head)
+        book.add(items, book.head)
+        assert book.entries == one_by_one.entries == [entry] * 3
+        assert book.counter._total == one_by_one.counter._total == [0.5]
+        assert book.counter._spent.groups() == one_by_one.counter._spent.groups()
+
+    def test_garbage_is_collected_again_afterwards(self):
+        book, entry = self.book(), self.entry()
+        for row in (entry.to_row(), "{"):
+            with contextlib.suppress(LedgerError):
+                book.read([row], book.head)
+            assert gc.isenabled()
 
 
 class TestCharging:
@@ -84,6 +109,17 @@ class TestCharging:
             )
         assert len(ledger) == 1
         assert ledger.unit == "record"
+
+    @pytest.mark.parametrize(
+        ("other", "match"),
+        [({"unit": "user"}, "unit must be 'record'"), ({"adjacency": "zero_out"}, "adj")],
+    )
+    def test_one_of_each_within_a_batch(self, make_ledger, other, match):
+        ledger = make_ledger()
+        entry = TestRows().entry()
+        with pytest.raises(InvalidArgumentError, match=match):
+            ledger.record([entry, replace(entry, **other)])
+        assert len(ledger) == 0
 
 
 class TestPlans:

@@ -6,6 +6,8 @@ notices if that row or an earlier one was changed, removed or replaced.
 """
 
 import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -20,12 +22,25 @@ class Head(NamedTuple):
     number: int
     digest: str
 
-    def then(self, row: str) -> "Head":
-        """Return the head after one more row."""
-        digest = hashlib.sha256(f"{self.digest}\n{row}".encode()).hexdigest()
-        return Head(self.number + 1, digest)
+    def digests(self, rows: Iterable[str]) -> list[str]:
+        """Return the digests after each of the rows that follow."""
+        _, *digests = accumulate(rows, _digest, initial=self.digest)
+        return digests
+
+    def moved(self, digests: Sequence[str]) -> "Head":
+        """Return the head after rows with these digests."""
+        last = digests[-1] if digests else self.digest
+        return Head(self.number + len(digests), last)
+
+    def then(self, *rows: str) -> "Head":
+        """Return the head after more rows."""
+        return self.moved(self.digests(rows))
 
 
 def start(header: str) -> Head:
     """Return the head of a ledger without rows."""
     return Head(0, hashlib.sha256(header.encode()).hexdigest())
+
+
+def _digest(before: str, row: str) -> str:
+    return hashlib.sha256(f"{before}\n{row}".encode()).hexdigest()

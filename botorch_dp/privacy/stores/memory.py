@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from botorch_dp.exceptions import LedgerError
-from botorch_dp.privacy.stores.chain import Head
+from botorch_dp.privacy.stores.chain import Head, start
 
 
 class MemoryStore:
@@ -20,6 +20,7 @@ class MemoryStore:
     def __init__(self, header: str) -> None:
         self.header = header
         self._rows: list[str] = []
+        self._head = start(header)
         self._pid = os.getpid()
 
     @contextlib.contextmanager
@@ -30,18 +31,21 @@ class MemoryStore:
                 "This ledger in memory belongs to another process, which would not see "
                 "charges made here: give it a path."
             )
-        before = len(self._rows)
+        before = self._head
         try:
             yield self
         except BaseException:
-            del self._rows[before:]
+            del self._rows[before.number :]
+            self._head = before
             raise
 
-    def append(self, row: str, head: Head) -> None:
-        """Add a row, after which the chain ends in ``head``."""
-        assert head.number == len(self._rows) + 1
-        self._rows.append(row)
+    def append(self, rows: Sequence[str], head: Head) -> Head:
+        """Add rows after ``head``, and return the head after them."""
+        assert head == self._head
+        self._head = head.then(*rows)
+        self._rows += rows
+        return self._head
 
-    def read_after(self, head: Head) -> list[str]:
-        """Return the rows after ``head``, in order."""
-        return self._rows[head.number :]
+    def read_after(self, head: Head) -> tuple[list[str], Head]:
+        """Return the rows after ``head``, in order, and the head after them."""
+        return self._rows[head.number :], self._head

@@ -23,7 +23,8 @@ import contextlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from botorch_dp.exceptions import LedgerError
@@ -32,6 +33,8 @@ from botorch_dp.privacy.stores.chain import Head, start
 _APPLICATION_ID = 0x42444C32  # "BDL2"
 _EARLIER_ID = 0x42444C31  # "BDL1": no units, plans and digests
 _LOCK_TIMEOUT_SECONDS = 120.0
+# SQLite's own message about a damaged file may contain a damaged text.
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
@@ -74,8 +77,8 @@ class SQLiteStore:
             yield SQLiteTransaction(connection, self)
             connection.execute("COMMIT")
 
-    def read_after(self, head: Head) -> list[str]:
-        """Return the rows after ``head``, in order."""
+    def read_after(self, head: Head) -> tuple[list[str], Head]:
+        """Return the rows after ``head``, in order, and the head after them."""
         with self._connection() as connection:
             connection.execute("BEGIN")  # one snapshot for all that is compared
             return SQLiteTransaction(connection, self).read_after(head)
@@ -97,7 +100,7 @@ class SQLiteStore:
                 # the commit, so that a power failure cannot undo a charge.
                 connection.execute("PRAGMA synchronous = EXTRA")
                 yield connection
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             raise LedgerError(
                 f"The ledger {self.path} cannot be used: {error}."
             ) from error
@@ -142,7 +145,7 @@ class SQLiteStore:
                     )
                 (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
         except LedgerError as error:
-            if not isinstance(error.__cause__, sqlite3.Error):
+            if not isinstance(error.__cause__, _UNREADABLE):
                 raise
             raise LedgerError(
                 f"{self.path} is not a ledger, or is damaged ({error.__cause__}). It "
@@ -169,14 +172,17 @@ class SQLiteTransaction:
         self._connection = connection
         self._store = store
 
-    def append(self, row: str, head: Head) -> None:
-        """Add a row, after which the chain ends in ``head``."""
-        self._connection.execute(
-            "INSERT INTO rows VALUES (?, ?, ?)", (head.number, row, head.digest)
+    def append(self, rows: Sequence[str], head: Head) -> Head:
+        """Add rows after ``head``, and return the head after them."""
+        digests = head.digests(rows)
+        self._connection.executemany(
+            "INSERT INTO rows VALUES (?, ?, ?)",
+            zip(count(head.number + 1), rows, digests, strict=False),
         )
+        return head.moved(digests)
 
-    def read_after(self, head: Head) -> list[str]:
-        """Return the rows after ``head``, in order, if they continue its chain."""
+    def read_after(self, head: Head) -> tuple[list[str], Head]:
+        """Return the rows after ``head``, if they continue its chain, and its end."""
         path = self._store.path
         known = start(_read_header(self._connection))
         if head.number:
@@ -193,16 +199,18 @@ class SQLiteTransaction:
         rows = self._connection.execute(
             "SELECT id, text, digest FROM rows WHERE id > ? ORDER BY id", (head.number,)
         ).fetchall()
-        for number, text, digest in rows:
-            if number != head.number + 1:
+        texts = [str(text) for _, text, _ in rows]
+        digests = head.digests(texts)
+        pairs = zip(rows, digests, strict=True)
+        for expected, ((number, _, found), digest) in enumerate(pairs, head.number + 1):
+            if number != expected:
                 raise LedgerError(f"Row {number - 1} of the ledger is lost.")
-            head = head.then(str(text))
-            if digest != head.digest:
+            if found != digest:
                 raise LedgerError(
                     f"Row {number} of the ledger {path} is damaged: it does not match "
                     "its digest."
                 )
-        return [str(text) for _, text, _ in rows]
+        return texts, head.moved(digests)
 
 
 def _read_header(connection: sqlite3.Connection) -> str:

@@ -14,17 +14,17 @@ class TestTransaction:
     def test_all_rows_or_none(self):
         store, head = MemoryStore("header"), start("header")
         with store.transaction() as transaction:
-            transaction.append("a", head.then("a"))
+            assert transaction.append(["a"], head) == head.then("a")
 
         def fail():
             with store.transaction() as lost:
-                lost.append("b", head.then("a").then("b"))
+                lost.append(["b", "c"], head.then("a"))
                 raise RuntimeError("disk full")
 
         with pytest.raises(RuntimeError, match="full"):
             fail()
-        assert store.read_after(head) == ["a"]
-        assert store.read_after(head.then("a")) == []
+        assert store.read_after(head) == (["a"], head.then("a"))
+        assert store.read_after(head.then("a")) == ([], head.then("a"))
 
 
 class TestProcesses:

@@ -3,12 +3,13 @@
 import contextlib
 import os
 import pickle
+import random
 import shutil
 import sqlite3
 
 import pytest
 
-from botorch_dp import GDP, Ledger, PureDP
+from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import LedgerError
 from botorch_dp.privacy import GaussianEvent, PureEvent
 from botorch_dp.privacy.stores import sqlite as sqlite_store
@@ -83,7 +84,8 @@ class TestFile:
             sqlite3.connect(tmp_path / "l.db", isolation_level=None, timeout=0)
         ) as other:
             with ledger._store.transaction() as transaction:
-                assert transaction.read_after(ledger._book.head) == []
+                head = ledger._book.head
+                assert transaction.read_after(head) == ([], head)
                 with pytest.raises(sqlite3.OperationalError, match="locked"):
                     other.execute("BEGIN IMMEDIATE")
             other.execute("BEGIN IMMEDIATE")
@@ -176,6 +178,93 @@ class TestReplacedFiles:
         ledger.charge(PureEvent(1.0))
         assert ledger.digest != before
         assert len(ledger.id) == 32
+
+
+def opened(path):
+    """Return what a ledger says when it is opened, or None if it is refused."""
+    try:
+        ledger = Ledger(path)
+    except LedgerError:
+        return None
+    return ledger.id, ledger.cap, ledger.plan, ledger.entries, ledger.digest
+
+
+class TestTampering:
+    """Nothing that opens says something else than before."""
+
+    NUM_ROWS = 12
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "l.db"
+        ledger = Ledger(path, ApproxDP(10.0, 1e-5))
+        ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(5)])
+        for number in range(self.NUM_ROWS - 6):
+            ledger.charge(GaussianEvent(200.0), run=f"run {number}")
+        assert ledger._book.head.number == self.NUM_ROWS  # with the plan
+        return path
+
+    def change(self, path, *statements):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            for name in ("rows_UPDATE", "rows_DELETE", "header_UPDATE"):
+                connection.execute(f"DROP TRIGGER {name}")
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS + 1))
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "UPDATE rows SET text = replace(text, '.0', '.5') WHERE id = {0}",
+            "UPDATE rows SET text = text || ' ' WHERE id = {0}",
+            "UPDATE rows SET digest = upper(digest) WHERE id = {0}",
+            "UPDATE rows SET text = CAST(text AS BLOB) WHERE id = {0}",
+            "UPDATE rows SET id = id + 100 WHERE id = {0}",
+            "INSERT INTO rows SELECT 13, text, digest FROM rows WHERE id = {0}",
+        ],
+    )
+    def test_with_any_row(self, path, number, statement):
+        self.change(path, statement.format(number))
+        assert opened(path) is None
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS))
+    def test_with_the_order(self, path, number):
+        self.change(
+            path,
+            f"UPDATE rows SET id = -1 WHERE id = {number}",
+            f"UPDATE rows SET id = {number} WHERE id = {number + 1}",
+            f"UPDATE rows SET id = {number + 1} WHERE id = -1",
+        )
+        assert opened(path) is None
+
+    @pytest.mark.parametrize("number", range(1, NUM_ROWS))
+    def test_with_a_row_taken_out(self, path, number):
+        self.change(
+            path,
+            f"DELETE FROM rows WHERE id = {number}",
+            f"UPDATE rows SET id = -id WHERE id > {number}",
+            "UPDATE rows SET id = -id - 1 WHERE id < 0",
+        )
+        assert opened(path) is None
+
+    def test_with_the_cap(self, path):
+        self.change(path, "UPDATE header SET text = replace(text, '10.0', '99.0')")
+        assert opened(path) is None
+
+    def test_with_any_byte(self, path):
+        before, content = opened(path), path.read_bytes()
+        positions = random.Random(0)
+        refused = 0
+        for _ in range(300):
+            changed = bytearray(content)
+            position = positions.randrange(len(changed))
+            changed[position] ^= 1 << positions.randrange(8)
+            path.write_bytes(changed)
+            after = opened(path)
+            assert after in (None, before)  # some bytes are not used
+            refused += after is None
+        assert refused > 30
 
 
 class TestLinks:
