@@ -14,6 +14,7 @@ from botorch_dp.privacy import (
     GaussianMechanism,
     LaplaceMechanism,
     Ledger,
+    LedgerEntry,
     PureDP,
     PureEvent,
 )
@@ -206,6 +207,23 @@ class TestState:
         state["charges"] = self.spend().state_dict()["charges"][1:] * 2
         with pytest.raises(BudgetExceededError, match="Nothing was recorded"):
             self.start(ledger).load_state_dict(state, [(PureEvent(0.1), 2)])
+        assert len(ledger) == 0
+
+    def test_interrupted_it_has_charged_nothing(self, tmp_path, monkeypatch):
+        state, ledger = self.spend().state_dict(), Ledger(tmp_path / "l.db")
+        rows = []
+
+        def interrupted(entry):
+            rows.append(entry)
+            if len(rows) == 2:
+                raise KeyboardInterrupt
+            return to_row(entry)
+
+        to_row = LedgerEntry.to_row
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerEntry, "to_row", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                self.start(ledger).load_state_dict(state, PLAN)
         assert len(ledger) == 0
 
     @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
+from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
 from botorch_dp import GDP, RDP, ApproxDP, Ledger, PureDP
@@ -23,7 +25,11 @@ from botorch_dp.privacy import (
     ZCDPEvent,
     curves,
 )
-from botorch_dp.privacy.filters import RenyiMixtureFilter, make_filter
+from botorch_dp.privacy.filters import (
+    RenyiMixtureFilter,
+    _logsumexp,
+    make_filter,
+)
 
 CAP = ApproxDP(1.0, 1e-5)
 MU = 0.1  # of the first release
@@ -286,3 +292,65 @@ class TestAmounts:
     def test_nothing_costs_nothing(self, name):
         counter = make_filter(CAP, name)
         assert counter.spent(counter.total([])).amount == 0.0
+
+
+def exact_gaussian_delta(mu, epsilon):
+    """Delta of mu-GDP at ``epsilon``, with 60 digits."""
+    with mpmath.workdps(60):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        first = mpmath.ncdf(mu / 2 - epsilon / mu)
+        return first - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+class TestWithin:
+    """Whether a total fits is decided without epsilon where that is clear."""
+
+    @pytest.mark.parametrize(
+        ("epsilon", "delta"),
+        [
+            (1e-3, 1e-9),
+            (0.1, 1e-5),
+            (1.0, 1e-5),
+            (8.0, 1e-12),
+            (50.0, 1e-5),
+            (1.0, 0.9),
+        ],
+    )
+    def test_gaussian_totals_near_the_cap(self, epsilon, delta):
+        counter = make_filter(ApproxDP(epsilon, delta), "gdp")
+        mu = curves.gdp_mu(epsilon, delta)
+        for change in (-0.5, -1e-3, -1e-5, -2e-6, -5e-7, -1e-7, 1e-7, 1e-6, 1e-3, 9.0):
+            total = np.array([(mu * (1 + change)) ** 2])
+            fits = counter.within(total, epsilon)
+            assert fits == counter.spent(total).within(epsilon)
+            if abs(change) > 1e-6:  # otherwise a question of rounding
+                exact = exact_gaussian_delta(mu * (1 + change), epsilon)
+                assert fits == (exact <= delta)
+
+    def test_nothing_and_what_is_unknown(self):
+        counter = make_filter(CAP, "gdp")
+        assert counter.within(np.zeros(1), CAP.epsilon)
+        assert not counter.within(counter.total([(ZCDPEvent(1e-9), 1)]), CAP.epsilon)
+        assert not counter.within(
+            counter.total([(GaussianEvent(1e-9), 1)]), CAP.epsilon
+        )
+
+    @pytest.mark.parametrize("name", ["gdp", "renyi", "basic"])
+    def test_releases_one_by_one_or_together(self, name):
+        counter = make_filter(CAP, name)
+        plan = [(PureEvent(0.01), 3), (LaplaceEvent(50.0), 2), (PureEvent(0.02), 1)]
+        costs = [counter.cost(event) for event, count in plan for _ in range(count)]
+        assert counter.total(plan) == pytest.approx(sum(costs), rel=1e-12)
+
+    def test_costs_that_are_kept_cannot_be_changed(self):
+        cost = make_filter(CAP, "renyi").cost(LaplaceEvent(3.0))
+        with pytest.raises(ValueError, match="read-only"):
+            cost += 1.0
+        assert make_filter(ApproxDP(2.0, 1e-6), "renyi").cost(LaplaceEvent(3.0)) is cost
+
+
+def test_sums_of_exponentials():
+    rng = np.random.default_rng(0)
+    for scale in (1e-3, 1.0, 30.0, 1e4):
+        terms = scale * rng.normal(size=50)
+        assert _logsumexp(terms) == pytest.approx(logsumexp(terms), rel=1e-14)

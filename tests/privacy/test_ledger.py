@@ -1,6 +1,7 @@
 """The ledger: no overspending, no under-reporting, whatever happens to the process."""
 
 import contextlib
+import math
 import os
 import pickle
 import random
@@ -8,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from botorch_dp.privacy import (
     FixedSizeGaussianEvent,
     GaussianEvent,
     LaplaceEvent,
+    PrivacyAccountant,
     PureEvent,
 )
 from botorch_dp.privacy.stores import sqlite as sqlite_store
@@ -154,6 +157,98 @@ class TestCharging:
             Ledger(cap=1.0)
 
 
+class TestManyCharges:
+    RELEASES = (
+        (GaussianEvent(4.0), 2),
+        (GaussianEvent(5.0), 1),
+        (GaussianEvent(4.0), 1),
+    )
+
+    def test_are_the_same_as_one_after_the_other(self, make_ledger):
+        labels = {"mechanism": "m", "noise": "seeded", "run": "r", "condition": "c"}
+        ledger, one_by_one = make_ledger(GDP(2.0)), Ledger(cap=GDP(2.0))
+        recorded = ledger.charge_many(self.RELEASES, **labels)
+        for event, count in self.RELEASES:
+            one_by_one.charge(event, count=count, **labels)
+        assert recorded == ledger.entries
+        assert [replace(entry, time="") for entry in recorded] == [
+            replace(entry, time="") for entry in one_by_one.entries
+        ]
+        assert len({entry.time for entry in recorded}) == 1
+        assert recorded[0].time.endswith("+00:00")
+        left = math.sqrt(4 - 3 / 16 - 1 / 25)
+        for charged in (ledger, one_by_one):
+            assert charged.allows(GaussianEvent(1.0001 / left))
+            assert not charged.allows(GaussianEvent(0.9999 / left))
+
+    def test_are_recorded_all_or_not_at_all(self, make_ledger):
+        ledger = make_ledger(PureDP(1.0))
+        with pytest.raises(BudgetExceededError, match="Nothing was recorded"):
+            ledger.charge_many([(PureEvent(0.3), 1)] * 3 + [(PureEvent(0.2), 1)])
+        assert len(ledger) == 0
+        ledger.charge_many([(PureEvent(0.3), 1)] * 3)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge_many([(PureEvent(0.05), 1), (PureEvent(0.1), 1)])
+        with pytest.raises(InvalidArgumentError, match="count"):
+            ledger.charge_many([(PureEvent(0.05), 1), (PureEvent(0.01), 0)])
+        assert len(ledger) == 3
+        assert ledger.charge_many([]) == ()
+
+    def test_that_fit_only_exactly_are_a_plan(self, make_ledger):
+        # They were fixed together, before anything was seen.
+        releases = [(PureEvent(0.05), 60), (LaplaceEvent(20.0), 40)]
+        accountant = PrivacyAccountant()
+        for event, count in releases:
+            accountant.compose(event, count)
+        cap = ApproxDP(accountant.get_epsilon(1e-5) * 1.0001, 1e-5)
+        ledger = make_ledger(cap)
+        ledger.charge_many(releases, run="all")
+        assert ledger.plan.committed
+        assert (ledger.plan.releases, ledger.plan.run) == (tuple(releases), "all")
+        assert ledger.spent() <= cap.epsilon
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(PureEvent(0.001))
+        touched = Ledger(cap=cap)
+        touched.charge(PureEvent(1e-4))
+        with pytest.raises(BudgetExceededError):
+            touched.charge_many(releases)
+
+    def test_are_stored_when_the_call_returns(self, tmp_path):
+        ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
+        ledger.charge_many([(PureEvent(0.1), 1)] * 5)
+        assert len(Ledger(tmp_path / "l.db")) == 5
+
+    @pytest.mark.parametrize("error", [sqlite3.OperationalError, KeyboardInterrupt])
+    def test_a_batch_that_fails_half_way_leaves_no_trace(
+        self, tmp_path, monkeypatch, error
+    ):
+        ledger = Ledger(tmp_path / "l.db", PureDP(1.0))
+        append = sqlite_store.SQLiteTransaction.append
+
+        def failing(self, rows, head):
+            append(self, rows[:2], head)
+            raise error("disk full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite_store.SQLiteTransaction, "append", failing)
+            with pytest.raises((LedgerError, KeyboardInterrupt)):
+                ledger.charge_many([(PureEvent(0.25), 1)] * 4)
+        assert len(ledger) == len(Ledger(tmp_path / "l.db")) == 0
+        assert len(ledger.charge_many([(PureEvent(0.25), 1)] * 4)) == 4
+
+    def test_a_long_history_counts_the_same_when_it_is_read(self, tmp_path):
+        cap = ApproxDP(2.0, 1e-5)
+        ledger = Ledger(tmp_path / "l.db", cap)
+        events = [LaplaceEvent(200.0), GaussianEvent(150.0), PureEvent(0.004)]
+        for number in range(20):
+            ledger.charge(events[number % 3], count=1 + number % 2)
+        again = Ledger(tmp_path / "l.db")
+        used, read = (one._book.counter.counted().amount for one in (ledger, again))
+        assert read == pytest.approx(used, rel=1e-12)
+        assert again.spent() == ledger.spent()
+        assert (again.digest, again.entries) == (ledger.digest, ledger.entries)
+
+
 class TestPlans:
     @pytest.mark.parametrize(
         ("cap", "filter", "match"),
@@ -271,7 +366,66 @@ def release_until_killed(path, drawn_path, seed):
         mechanism.release(value, ledger=ledger)
 
 
+def spend_in_batches(path, barrier, results, size):
+    """Charge in batches until one is refused, then one by one."""
+    ledger, done = Ledger(path), 0
+    barrier.wait()
+    for number in (size, 1):
+        with contextlib.suppress(BudgetExceededError):
+            while True:
+                ledger.charge_many([(PureEvent(0.01), 1)] * number)
+                done += number
+    results.put(done)
+
+
+def release_batches_until_killed(path, drawn_path, size):
+    """Charge batches and note every draw, which comes after its batch."""
+    ledger = Ledger(path)
+    drawn = os.open(drawn_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for _ in range(100):
+        for _ in ledger.charge_many([(PureEvent(1e-4), 1)] * size):
+            os.write(drawn, b"x")
+
+
 class TestProcesses:
+    def test_batches_of_several_processes_never_overspend(self, tmp_path):
+        Ledger(tmp_path / "l.db", PureDP(1.0))
+        sizes = (7, 1, 13)
+        barrier, results = FORK.Barrier(len(sizes)), FORK.Queue()
+        processes = [
+            FORK.Process(
+                target=spend_in_batches,
+                args=(tmp_path / "l.db", barrier, results, size),
+            )
+            for size in sizes
+        ]
+        for process in processes:
+            process.start()
+        counts = [results.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join()
+        assert sum(counts) == len(Ledger(tmp_path / "l.db")) == 100
+
+    def test_killed_in_a_batch_it_recorded_all_of_it_or_nothing(self, tmp_path):
+        path, drawn_path, size = tmp_path / "l.db", tmp_path / "drawn", 40
+        drawn_path.touch()
+        moments = random.Random(6)
+        for kills in range(1, 9):
+            until = drawn_path.stat().st_size + size * moments.randrange(1, 20)
+            process = FORK.Process(
+                target=release_batches_until_killed, args=(path, drawn_path, size)
+            )
+            process.start()
+            while process.is_alive() and drawn_path.stat().st_size < until:
+                time.sleep(1e-4)
+            time.sleep(moments.uniform(0.0, 0.005))  # anywhere within a batch
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            drawn, recorded = drawn_path.stat().st_size, len(Ledger(path))
+            assert recorded % size == 0
+            assert drawn <= recorded <= drawn + kills * size
+        assert drawn > 8 * size
+
     def test_eight_processes_never_overspend(self, tmp_path):
         # All create the file, too. Without the transaction every process could spend
         # all of it: 400 charges for a cap of 100.

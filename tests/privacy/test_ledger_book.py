@@ -66,7 +66,9 @@ class TestRows:
     def test_rows_between_plans_are_counted_in_order(self):
         # No ledger writes a plan after a charge, but a reader follows any file.
         book, entry = self.book(), self.entry()
-        plan = LedgerPlan("", ((entry.event, 1),), "replace_one", "record", "", "", True)
+        plan = LedgerPlan(
+            "", ((entry.event, 1),), "replace_one", "record", "", "", True
+        )
         items = [entry, entry, plan, entry]
         one_by_one = self.book()
         for item in items:
@@ -112,7 +114,10 @@ class TestCharging:
 
     @pytest.mark.parametrize(
         ("other", "match"),
-        [({"unit": "user"}, "unit must be 'record'"), ({"adjacency": "zero_out"}, "adj")],
+        [
+            ({"unit": "user"}, "unit must be 'record'"),
+            ({"adjacency": "zero_out"}, "adj"),
+        ],
     )
     def test_one_of_each_within_a_batch(self, make_ledger, other, match):
         ledger = make_ledger()

@@ -10,6 +10,7 @@ from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
 from botorch_dp.privacy.ledger_rows import read_row
 from tests.privacy.cases import EVENTS
 
+GAUSSIAN = GaussianEvent(2.0)
 LABELS = {"count": 3, "mechanism": "m", "adjacency": "zero_out", "noise": "seeded"}
 
 
@@ -20,7 +21,7 @@ def plainly(row):
     return LedgerEntry(number=7, **{**state, "event": event})
 
 
-def entry(event=GaussianEvent(2.0), **changes):
+def entry(event=GAUSSIAN, **changes):
     labels = {**LABELS, "adjacency": event.adjacencies[0], **changes}
     return LedgerEntry(number=7, time="now", event=event, **labels)
 

@@ -65,6 +65,26 @@ class TestFile:
         ):
             other.execute("BEGIN IMMEDIATE")
 
+    def test_one_connection_and_one_transaction_for_a_charge(
+        self, tmp_path, monkeypatch
+    ):
+        # Counted, not timed: opening the file takes most of the time of a charge that
+        # the disk does not take.
+        ledger, opened = Ledger(tmp_path / "l.db", ApproxDP(9.0, 1e-5)), []
+        ledger.charge(GaussianEvent(100.0))
+        connect = sqlite3.connect
+
+        def counting(*args, **kwargs):
+            opened.append(args)
+            return connect(*args, **kwargs)
+
+        monkeypatch.setattr(sqlite_store.sqlite3, "connect", counting)
+        ledger.charge(GaussianEvent(100.0))
+        assert len(opened) == 1
+        ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(50)])
+        assert len(opened) == 2
+        assert len(ledger) == 52
+
     def test_locked_for_too_long(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sqlite_store, "_LOCK_TIMEOUT_SECONDS", 0.05)
         ledger = Ledger(tmp_path / "l.db")
@@ -189,23 +209,32 @@ def opened(path):
     return ledger.id, ledger.cap, ledger.plan, ledger.entries, ledger.digest
 
 
+NUM_ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """Return the bytes of a ledger with a plan and charges."""
+    path = tmp_path_factory.mktemp("ledger") / "l.db"
+    ledger = Ledger(path, ApproxDP(10.0, 1e-5))
+    ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(5)])
+    for number in range(NUM_ROWS - 6):
+        ledger.charge(GaussianEvent(200.0), run=f"run {number}")
+    assert ledger._book.head.number == NUM_ROWS
+    return path.read_bytes()
+
+
 class TestTampering:
     """Nothing that opens says something else than before."""
 
-    NUM_ROWS = 12
-
     @pytest.fixture
-    def path(self, tmp_path):
-        path = tmp_path / "l.db"
-        ledger = Ledger(path, ApproxDP(10.0, 1e-5))
-        ledger.charge_many([(GaussianEvent(100.0 + n), 1) for n in range(5)])
-        for number in range(self.NUM_ROWS - 6):
-            ledger.charge(GaussianEvent(200.0), run=f"run {number}")
-        assert ledger._book.head.number == self.NUM_ROWS  # with the plan
-        return path
+    def path(self, tmp_path, content):
+        (tmp_path / "l.db").write_bytes(content)
+        return tmp_path / "l.db"
 
     def change(self, path, *statements):
         with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
             for name in ("rows_UPDATE", "rows_DELETE", "header_UPDATE"):
                 connection.execute(f"DROP TRIGGER {name}")
             for statement in statements:
@@ -252,8 +281,9 @@ class TestTampering:
         self.change(path, "UPDATE header SET text = replace(text, '10.0', '99.0')")
         assert opened(path) is None
 
-    def test_with_any_byte(self, path):
-        before, content = opened(path), path.read_bytes()
+    def test_with_any_byte(self, path, content):
+        before = opened(path)
+        assert before is not None
         positions = random.Random(0)
         refused = 0
         for _ in range(300):
@@ -312,9 +342,7 @@ class TestDamage:
     @pytest.fixture
     def ledger_file(self, tmp_path):
         path = tmp_path / "l.db"
-        ledger = Ledger(path)
-        for _ in range(100):
-            ledger.charge(GaussianEvent(100.0))
+        Ledger(path).charge_many([(GaussianEvent(100.0), 1)] * 100)
         return path
 
     @pytest.mark.parametrize("keep", [0, 10, 99, 100, 4096, 10_000, -1, -4096])
