@@ -4,11 +4,13 @@ Writes ``benchmarks/results/privacy_core.json`` and the table made from it. Run 
 ``make benchmarks``.
 """
 
+import itertools
 import math
+import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import dp_accounting
 import numpy as np
@@ -21,7 +23,9 @@ from benchmarks._common import report, seconds
 from botorch_dp import (
     GDP,
     ApproxDP,
+    Certificate,
     ExponentialMechanism,
+    GaussianMechanism,
     Ledger,
     PrivacyAccountant,
     PureDP,
@@ -30,6 +34,7 @@ from botorch_dp.privacy import (
     ExponentialEvent,
     GaussianEvent,
     LaplaceEvent,
+    PaidReleases,
     PoissonGaussianEvent,
     PrivacyEvent,
     SecureNoise,
@@ -207,28 +212,100 @@ def _largest_strength(
 
 
 def ledger() -> list[dict[str, object]]:
-    """Charges to a ledger in a file, after so many different ones before."""
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        book = Ledger(f"{folder}/ledger.sqlite", cap=ApproxDP(50.0, 1e-5))
-        number = 0
-        for before in (10, 1_000, 10_000):
-            while number < before:
-                book.charge(GaussianEvent(1e4 + number))
-                number += 1
+    """Charges a second to a ledger in a file, after so many different ones before.
 
-            def charge() -> None:
-                nonlocal number
-                book.charge(GaussianEvent(1e4 + number))
-                number += 1
-
-            rows.append(
-                {"different charges before": before, "ms": 1e3 * seconds(charge, 20)}
-            )
+    A file in memory does not wait for a disk: what is left is our own time.
+    """
+    rows: list[dict[str, object]] = []
+    for place, folder in _places().items():
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            book = Ledger(f"{name}/ledger.sqlite", cap=ApproxDP(50.0, 1e-5))
+            events = (GaussianEvent(1e4 + number) for number in itertools.count())
+            for before in (10, 1_000, 10_000):
+                missing = before - len(book)
+                book.charge_many([(next(events), 1) for _ in range(missing)])
+                rows.append(
+                    {
+                        "file": place,
+                        "different charges before": before,
+                        **_charges_a_second(book, events),
+                    }
+                )
     return rows
 
 
-SECTIONS = (accounting, sampled, noise, calibration, throughput, filters, ledger)
+def _charges_a_second(
+    book: Ledger, events: Iterator[GaussianEvent]
+) -> dict[str, object]:
+    """How many charges and releases a ledger takes in a second, by how they come."""
+    one_by_one = 1 / seconds(lambda: book.charge(next(events)), 50)
+
+    def batch(size: int) -> float:
+        releases = [(next(events), 1) for _ in range(size)]
+        return size / seconds(lambda: book.charge_many(releases), 5)
+
+    mechanism = GaussianMechanism(GDP(1e-4), sensitivity=1.0)
+    value = torch.zeros(1, dtype=torch.float64)
+
+    def release() -> None:
+        paid = PaidReleases(book, mechanism, num_releases=1_000)
+        for _ in range(1_000):
+            mechanism.release(value, ledger=paid)
+
+    return {
+        "one by one": one_by_one,
+        "in batches of 10": batch(10),
+        "in batches of 100": batch(100),
+        "in batches of 1,000": batch(1_000),
+        "releases, 1,000 paid ahead": 1_000 / seconds(release, 3),
+    }
+
+
+def opening() -> list[dict[str, object]]:
+    """Seconds to open a ledger of so many charges, and to use it."""
+    rows: list[dict[str, object]] = []
+    for what in ("all the same", "all different"):
+        for size in (1_000, 10_000, 100_000):
+            with tempfile.TemporaryDirectory() as folder:
+                path = f"{folder}/ledger.sqlite"
+                Ledger(path, cap=ApproxDP(50.0, 1e-5)).charge_many(
+                    (GaussianEvent(1e4 + (number if what == "all different" else 0)), 1)
+                    for number in range(size)
+                )
+                book = Ledger(path)
+                rows.append(
+                    {
+                        "charges": what,
+                        "number": size,
+                        "open": seconds(lambda path=path: Ledger(path), 3),
+                        "entries": seconds(lambda book=book: book.entries, 3),
+                        "epsilon": seconds(lambda book=book: book.spent(), 1),
+                        "certificate": seconds(
+                            lambda book=book: Certificate.from_ledger(book), 1
+                        ),
+                    }
+                )
+    return rows
+
+
+def _places() -> dict[str, str | None]:
+    """The folders of ledgers: the default one, and one that no disk holds."""
+    places: dict[str, str | None] = {"on disk (temporary folder)": None}
+    if os.path.isdir("/dev/shm"):
+        places["in memory (/dev/shm)"] = "/dev/shm"
+    return places
+
+
+SECTIONS = (
+    accounting,
+    sampled,
+    noise,
+    calibration,
+    throughput,
+    filters,
+    ledger,
+    opening,
+)
 
 
 def main() -> None:

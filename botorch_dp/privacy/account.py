@@ -271,17 +271,16 @@ class RunAccount:
                 f"state_dict was charged for adjacency {self.adjacency!r}, the ledger "
                 f"is for {self.ledger.adjacency!r}."
             )
-        releases = [(PrivacyEvent.from_dict(c["event"]), c["count"]) for c in missing]
         try:
-            # A new ledger accounts for the whole plan; the state has used a part of it.
-            whole = releases if len(self.ledger) else plan
-            self.ledger.reserve(whole, adjacency=self.adjacency, unit=self.unit)
+            if not len(self.ledger):
+                # It accounts for the whole plan, of which the state has used a part.
+                self.ledger.reserve(plan, adjacency=self.adjacency, unit=self.unit)
+            self.ledger.record(_entry_of(charge) for charge in missing)
         except BudgetExceededError as error:
             raise BudgetExceededError(
                 "What the state has spent does not fit under the ledger's cap "
                 f"{self.ledger.cap!r}. Nothing was recorded, nothing loaded."
             ) from error
-        self.ledger.record(_entry_of(charge) for charge in missing)
 
 
 def check_ledger(name: str, value: Ledger | None, *, optional: bool = False) -> Any:

@@ -15,6 +15,7 @@ from botorch_dp.privacy import (
     LaplaceMechanism,
     Ledger,
     LedgerEntry,
+    PrivacyAccountant,
     PureDP,
     PureEvent,
 )
@@ -208,6 +209,20 @@ class TestState:
         with pytest.raises(BudgetExceededError, match="Nothing was recorded"):
             self.start(ledger).load_state_dict(state, [(PureEvent(0.1), 2)])
         assert len(ledger) == 0
+
+    def test_a_new_ledger_accounts_for_the_whole_plan(self):
+        # Only exact accounting shows that all of it fits.
+        plan, accountant = [(PureEvent(0.05), 100)], PrivacyAccountant()
+        accountant.compose(*plan[0])
+        cap = ApproxDP(accountant.get_epsilon(1e-5) * 1.0001, 1e-5)
+        old = self.start(run="old")
+        for _ in range(10):
+            old.charge(PureEvent(0.05))
+        account = self.start(Ledger(cap=cap))
+        account.load_state_dict(old.state_dict(), plan)
+        account.charge(PureEvent(0.05), count=90)
+        with pytest.raises(BudgetExceededError):
+            account.charge(PureEvent(0.05))
 
     def test_interrupted_it_has_charged_nothing(self, tmp_path, monkeypatch):
         state, ledger = self.spend().state_dict(), Ledger(tmp_path / "l.db")
