@@ -108,7 +108,7 @@ class LedgerEntry:
     def with_checked(self, **fields: Any) -> "LedgerEntry":
         """Return a copy with other values that are known to be valid."""
         entry = object.__new__(LedgerEntry)
-        vars(entry).update(vars(self), **fields)
+        object.__setattr__(entry, "__dict__", {**vars(self), **fields})
         return entry
 
     def to_row(self) -> str:
