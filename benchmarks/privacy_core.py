@@ -268,11 +268,11 @@ def opening() -> list[dict[str, object]]:
         for size in (1_000, 10_000, 100_000):
             with tempfile.TemporaryDirectory() as folder:
                 path = f"{folder}/ledger.sqlite"
-                Ledger(path, cap=ApproxDP(50.0, 1e-5)).charge_many(
-                    (GaussianEvent(1e4 + (number if what == "all different" else 0)), 1)
-                    for number in range(size)
-                )
-                book = Ledger(path)
+                step = 1 if what == "all different" else 0
+                events = [GaussianEvent(1e4 + step * number) for number in range(size)]
+                book = Ledger(path, cap=ApproxDP(50.0, 1e-5))
+                book.charge(events[0])
+                book.charge_many([(event, 1) for event in events[1:]])
                 rows.append(
                     {
                         "charges": what,

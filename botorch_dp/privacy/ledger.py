@@ -286,7 +286,10 @@ class Ledger:
                 and the time of now.
         """
         time = _now()
-        charges = [charge.with_checked(time=time) for charge in charges]
+        charges = [
+            check_instance("charges", charge, LedgerEntry).with_checked(time=time)
+            for charge in charges
+        ]
         if not charges:
             return ()
         recorded = self._record(charges, releases_of(charges))

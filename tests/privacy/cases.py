@@ -4,6 +4,9 @@ import contextlib
 import itertools
 import math
 import multiprocessing
+import os
+import signal
+import time
 
 from scipy.integrate import quad
 
@@ -80,6 +83,24 @@ def charge_until_refused(ledger, results, times, before=lambda: None):
             ledger.charge(PureEvent(0.01))
             done += 1
     results.put(done)
+
+
+def kill_while_drawing(target, args, drawn_path, until, wait):
+    """Kill a process some time after so many draws, and return how many there were.
+
+    The process adds a byte to a file after every draw.
+    """
+    process = FORK.Process(target=target, args=args)
+    process.start()
+    give_up = time.monotonic() + 60
+    while drawn_path.stat().st_size < until and time.monotonic() < give_up:
+        time.sleep(1e-4)
+    time.sleep(wait)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    drawn = drawn_path.stat().st_size
+    assert drawn >= until
+    return drawn
 
 
 def race(path, barrier, results):

@@ -5,10 +5,8 @@ import math
 import os
 import pickle
 import random
-import signal
 import sqlite3
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +23,7 @@ from botorch_dp.privacy import (
     PureEvent,
 )
 from botorch_dp.privacy.stores import sqlite as sqlite_store
-from tests.privacy.cases import FORK, charge_until_refused, race
+from tests.privacy.cases import FORK, charge_until_refused, kill_while_drawing, race
 
 
 class TestCharging:
@@ -191,6 +189,8 @@ class TestManyCharges:
             ledger.charge_many([(PureEvent(0.05), 1), (PureEvent(0.1), 1)])
         with pytest.raises(InvalidArgumentError, match="count"):
             ledger.charge_many([(PureEvent(0.05), 1), (PureEvent(0.01), 0)])
+        with pytest.raises(InvalidArgumentError, match="charges must be a LedgerEntry"):
+            ledger.record([(PureEvent(0.05), 1)])
         assert len(ledger) == 3
         assert ledger.charge_many([]) == ()
 
@@ -412,16 +412,12 @@ class TestProcesses:
         moments = random.Random(6)
         for kills in range(1, 9):
             until = drawn_path.stat().st_size + size * moments.randrange(1, 20)
-            process = FORK.Process(
-                target=release_batches_until_killed, args=(path, drawn_path, size)
+            wait = moments.uniform(0.0, 0.005)  # anywhere within a batch
+            args = (path, drawn_path, size)
+            drawn = kill_while_drawing(
+                release_batches_until_killed, args, drawn_path, until, wait
             )
-            process.start()
-            while process.is_alive() and drawn_path.stat().st_size < until:
-                time.sleep(1e-4)
-            time.sleep(moments.uniform(0.0, 0.005))  # anywhere within a batch
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-            drawn, recorded = drawn_path.stat().st_size, len(Ledger(path))
+            recorded = len(Ledger(path))
             assert recorded % size == 0
             assert drawn <= recorded <= drawn + kills * size
         assert drawn > 8 * size
@@ -450,18 +446,11 @@ class TestProcesses:
         moments = random.Random(5)
         for seed in range(12):
             until = drawn_path.stat().st_size + moments.randrange(190)
-            process = FORK.Process(
-                target=release_until_killed, args=(path, drawn_path, seed)
+            wait = moments.uniform(0.0, 0.01)  # anywhere within a release
+            args = (path, drawn_path, seed)
+            drawn = kill_while_drawing(
+                release_until_killed, args, drawn_path, until, wait
             )
-            process.start()
-            give_up = time.monotonic() + 60
-            while drawn_path.stat().st_size < until and time.monotonic() < give_up:
-                time.sleep(1e-4)
-            time.sleep(moments.uniform(0.0, 0.01))  # anywhere within a release
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-            drawn = drawn_path.stat().st_size
-            assert drawn >= until
             if path.exists():
                 recorded = len(Ledger(path))
                 # At most the release under way was charged and not yet drawn.

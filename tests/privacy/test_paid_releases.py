@@ -4,9 +4,7 @@ import copy
 import os
 import pickle
 import random
-import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -24,7 +22,7 @@ from botorch_dp.privacy import (
     SecureNoise,
 )
 from botorch_dp.privacy.account import RunAccount
-from tests.privacy.cases import FORK
+from tests.privacy.cases import FORK, kill_while_drawing
 
 
 def gaussian(mu=0.1, **kwargs):
@@ -211,16 +209,9 @@ def test_killed_it_never_under_reports(tmp_path):
     moments = random.Random(7)
     for kills in range(1, 6):
         until = drawn_path.stat().st_size + moments.randrange(1, 10 * block)
-        process = FORK.Process(
-            target=release_until_killed, args=(path, drawn_path, block)
-        )
-        process.start()
-        while process.is_alive() and drawn_path.stat().st_size < until:
-            time.sleep(1e-4)
-        time.sleep(moments.uniform(0.0, 0.003))  # anywhere within a block
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        drawn = drawn_path.stat().st_size
+        wait = moments.uniform(0.0, 0.003)  # anywhere within a block
+        args = (path, drawn_path, block)
+        drawn = kill_while_drawing(release_until_killed, args, drawn_path, until, wait)
         recorded = sum(entry.count for entry in Ledger(path).entries)
         assert recorded % block == 0
         assert drawn <= recorded <= drawn + kills * block
