@@ -73,6 +73,9 @@ class TestStopped:
         chosen = fit(search_of("both", max_fits=5))
         assert chosen.best_params_ in [row["params"] for row in chosen.history_]
         assert len(chosen.history_) == 4
+        # With plenty of budget, not the start but the best of the candidates.
+        good = fit(search_of("both", ApproxDP(1e4, 1e-6), max_fits=5), **private(-0.9))
+        assert good.best_params_["sign"] == "minus"
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_by_the_clock(self, kind, monkeypatch):
@@ -391,6 +394,7 @@ class TestPrivateScore:
         Failing.fail(0, RuntimeError, "predict")  # would show on private records
         with pytest.raises(BudgetExceededError):
             search.private_score(**private(), guarantee=BUDGET)
+        assert Failing.at == 0  # no private record was scored
         assert search.certificate_.num_releases == 3
 
     def test_lost(self, monkeypatch):

@@ -1,5 +1,6 @@
 """Checkpoints of searches: killed at any moment, resumed, and public throughout."""
 
+import json
 import os
 import pickle
 import stat
@@ -44,19 +45,42 @@ CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[3]
 
 
-def killed(kind, path, moment, number):
-    """Return whether a search was killed at this moment."""
-    script = "tests.integrations.sklearn.killed"
+# A kind of search, when it is killed, at which occurrence, and what is lost by it.
+KILLED = [
+    ("both", "model", 3, 0),  # in the middle of the choice
+    ("both", "charged", 1, 1),  # the choice is paid for, and not drawn
+    ("both", "drawn", 1, 1),  # it is drawn, and not kept
+    ("both", "saved", 2, 0),  # it is kept, and gradients have not begun
+    ("both", "charged", 3, 1),  # the same for the second gradient
+    ("both", "drawn", 3, 1),
+    ("both", "saved", 5, 0),
+    ("both", "charged", 5, 1),  # and for the score
+    ("both", "drawn", 5, 1),
+    ("choice", "drawn", 1, 1),
+]
+OFTEN = [("saved", 2), ("charged", 1), ("drawn", 1)]
+
+
+@pytest.fixture(scope="module")
+def remains(tmp_path_factory):
+    """A folder with what killed searches left behind."""
+    folder = tmp_path_factory.mktemp("killed")
+    cases = []
+    for kind, moment, number, _ in KILLED:
+        (folder / f"{kind}-{moment}-{number}").mkdir()
+        path = folder / f"{kind}-{moment}-{number}" / "search.pt"
+        cases.append((kind, str(path), moment, number))
+    cases += [("both", str(folder / "often.pt"), *case) for case in OFTEN]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", script, kind, path, moment, str(number)],
+        [sys.executable, "-m", "tests.integrations.sklearn.killed", json.dumps(cases)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == -9 or "survived" in done.stdout, done.stderr
-    return done.returncode == -9
+    assert done.stdout.split() == ["True"] * len(cases), done.stderr
+    return folder
 
 
 def num_charged(path):
@@ -64,24 +88,9 @@ def num_charged(path):
 
 
 class TestKilled:
-    @pytest.mark.parametrize(
-        ("kind", "moment", "number", "num_lost"),
-        [
-            ("both", "model", 3, 0),  # in the middle of the choice
-            ("both", "charged", 1, 1),  # the choice is paid for, and not drawn
-            ("both", "drawn", 1, 1),  # it is drawn, and not kept
-            ("both", "saved", 2, 0),  # it is kept, and gradients have not begun
-            ("both", "charged", 3, 1),  # the same for the second gradient
-            ("both", "drawn", 3, 1),
-            ("both", "saved", 5, 0),
-            ("both", "charged", 5, 1),  # and for the score
-            ("both", "drawn", 5, 1),
-            ("choice", "drawn", 1, 1),
-        ],
-    )
-    def test_at_any_moment(self, kind, moment, number, num_lost, tmp_path):
-        path = str(tmp_path / "search.pt")
-        assert killed(kind, path, moment, number)
+    @pytest.mark.parametrize(("kind", "moment", "number", "num_lost"), KILLED)
+    def test_at_any_moment(self, kind, moment, number, num_lost, remains):
+        path = remains / f"{kind}-{moment}-{number}" / "search.pt"
         before, sizes = num_charged(path), SEARCHES[kind][1]
         Failing.fail(None)
         with warnings.catch_warnings(record=True) as said:
@@ -104,13 +113,11 @@ class TestKilled:
             moment == "saved"
         )
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        assert {*os.listdir(tmp_path)} == {"search.pt", "search.pt.ledger"}
+        assert {*os.listdir(path.parent)} == {"search.pt", "search.pt.ledger"}
 
-    def test_again_and_again(self, tmp_path):
+    def test_again_and_again(self, remains):
         """Every draw of every process is in the ledger, and none comes twice."""
-        path = str(tmp_path / "search.pt")
-        for moment, number in (("saved", 2), ("charged", 1), ("drawn", 1)):
-            assert killed("both", path, moment, number)
+        path = remains / "often.pt"
         Failing.fail(None)
         with pytest.warns(LostReleaseWarning, match=r"2 release\(s\)"):
             search = fit(search_of("both", checkpoint=path))
