@@ -150,7 +150,7 @@ class TestSumsAtTheLargestNorm:
             made, seen = gibo(LARGEST_CLIP_NORM), []
             made.num_records = len(rows)
             made._release = lambda mean: seen.append(mean) or mean
-            made._gradients = lambda losses, points, weights: iter([rows])
+            made._gradients = lambda losses, points: iter([rows])
             made._learn(None, made.ask())
             return seen[0] * len(rows)
 

@@ -245,6 +245,11 @@ def _simplex(m: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
     """Return orthonormal directions in whitened coordinates, the least known first.
 
+    Rounding errors of the covariance turn them by one over the gap between its
+    eigenvalues. Where these coincide, as with fewer points than dimensions, rounding
+    alone decides between directions that are equally good. Another machine, or another
+    order of operations, may therefore lead to other points after a few steps.
+
     Args:
         covariance: The ``d x d`` covariance of the gradient.
         radial: The kernel.

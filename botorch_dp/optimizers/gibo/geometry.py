@@ -40,7 +40,10 @@ _SEARCHES = ("design", "polish", "optimize")
 _MEANS = ("constant", "zero")
 # Shares of the prior variance below this are rounding errors.
 _NOTHING = 1e-8
-# From this dimension on, the default is no window: see docs/theory/dp_gibo.md.
+# From this dimension on, earlier points cost more than they tell. Measured: with 200
+# dimensions, windows of 0, d + 1 and 4 (d + 1) points reached the same loss to two
+# digits in six settings: a step moves far away from them. With 1000 dimensions, a step
+# took 13 times as long with a window of 4 (d + 1) points as with none.
 _MANY_DIMS = 200
 
 
@@ -71,7 +74,7 @@ class GIBOGeometry:
             It sets the distance of the points.
         mean: ``"constant"`` or ``"zero"``.
         window: How many of the nearest earlier points the surrogate uses; by
-            default 4 (d + 1).
+            default 4 (d + 1), and none from 200 dimensions on.
         batch_size: The number of new points a step; d + 1 by default.
         tolerance: The trace that new points have to reach (Algorithm 2); excludes
             ``batch_size``.

@@ -56,7 +56,8 @@ class TestSteps:
             [0, 1, 2, 3, 4, 5, 6, 7],
             [1, 2, 3, 4, 8, 9],  # the first has left: nothing can be kept
             [1, 2, 3, 10, 12],  # the beginning can be kept
-            [12, 2, 10, 0],  # in any order
+            [12, 1, 3, 10, 2],  # the same points in another order
+            [12, 2, 10, 0],
         )
         for step, window in enumerate(windows):
             theta = theta + 0.03
