@@ -57,6 +57,10 @@ class UselessReleaseWarning(BotorchDPWarning):
     """The noise is larger than any possible value."""
 
 
+class RareClassWarning(BotorchDPWarning):
+    """The score says little about a class that has few records."""
+
+
 class CollapseWarning(BotorchDPWarning):
     """A dictionary has too few points left to distinguish all directions."""
 

@@ -30,9 +30,10 @@ from botorch_dp.integrations.sklearn.planned import (
     plan_automatically,
     plan_gradients,
 )
-from botorch_dp.integrations.sklearn.record_losses import RecordLoss, make_scoring
+from botorch_dp.integrations.sklearn.record_losses import RecordLoss, Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
 from botorch_dp.integrations.sklearn.refitted import RefittedModel
+from botorch_dp.integrations.sklearn.scoring import make_scoring, warn_of_rare_classes
 from botorch_dp.integrations.sklearn.separation import (
     check_alike,
     check_fit_params,
@@ -91,13 +92,17 @@ class PrivateSearch(RefittedModel):
             ``ApproxDP``, ``GDP`` or ``RDP`` for ``"dp-gibo"``; ``PureDP`` or
             ``ApproxDP`` for ``"stable"``; ``ApproxDP`` for ``"kusner"``.
         method: ``"auto"``, ``"dp-gibo"``, ``"stable"`` or ``"kusner"``.
-        scoring: ``"accuracy"``, ``"neg_log_loss"``, ``"neg_mean_squared_error"``,
-            ``"neg_mean_absolute_error"``, or a callable ``(estimator, X, y)`` that
-            returns one loss for each record (lower is better) and gets the targets as
-            an array. Scores that are not a mean over records, such as AUC or F1, are
-            not supported. The default for classifiers with ``predict_proba`` is log
-            loss with ``"auto"`` and ``"dp-gibo"``, for other classifiers and methods
-            accuracy, and for regressors squared error.
+        scoring: The name of a score that is a mean over records (``"accuracy"``,
+            ``"balanced_accuracy"``, ``"neg_log_loss"``, ``"neg_brier_score"``,
+            ``"neg_mean_squared_error"`` and others); a score with parameters, such as
+            :func:`~botorch_dp.integrations.sklearn.pinball_loss`,
+            :func:`~botorch_dp.integrations.sklearn.class_weighted` or
+            :func:`~botorch_dp.integrations.sklearn.ranking_accuracy`, which estimates
+            the AUC; or a callable ``(estimator, X, y)`` that returns one loss for each
+            record (lower is better) and gets the targets as an array. The default for
+            classifiers with ``predict_proba`` is log loss with ``"auto"`` and
+            ``"dp-gibo"``, for other classifiers and methods accuracy, and for
+            regressors squared error.
         num_steps: The number of gradient steps for ``"dp-gibo"``, planned by default,
             or of UCB steps (30). With ``"stable"``, the number of candidates to fit;
             the scores of the others are estimated. All by default.
@@ -164,7 +169,7 @@ class PrivateSearch(RefittedModel):
         guarantee: Guarantee,
         *,
         method: str = "auto",
-        scoring: str | RecordLoss | None = None,
+        scoring: str | Scoring | RecordLoss | None = None,
         num_steps: int | None = None,
         num_candidates: int | None = None,
         clip_norm: float | None = None,
@@ -227,7 +232,9 @@ class PrivateSearch(RefittedModel):
             self.loss_range,
             estimator=self.estimator,
             prefers_log_loss=self.method in ("auto", "dp-gibo"),
+            training_targets=y,
         )
+        warn_of_rare_classes(scoring, y)
         check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
         check_fit_params(fit_params, X_val, y_val)
