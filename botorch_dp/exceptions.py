@@ -69,6 +69,10 @@ class UnpaidReleaseWarning(BotorchDPWarning):
     """A number about private records was computed without noise or charge."""
 
 
+class RareClassWarning(BotorchDPWarning):
+    """The score says little about a class that has few records."""
+
+
 class CollapseWarning(BotorchDPWarning):
     """A dictionary has too few points left to distinguish all directions."""
 

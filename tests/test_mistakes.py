@@ -149,7 +149,8 @@ MISTAKES = {
     "a score of all records together": (
         lambda: fit(method="stable", scoring="roc_auc"),
         InvalidArgumentError,
-        r"not a mean over records, such as AUC or F1, are not supported.*Got 'roc_auc'",
+        r"not a mean over records are not supported\. ranking_accuracy\(X_reference, "
+        r"y_reference\) estimates the AUC with a public sample\. Got 'roc_auc'",
     ),
     "no probabilities": (
         lambda: fit(SVC(), scoring="neg_log_loss"),

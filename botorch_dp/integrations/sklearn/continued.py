@@ -16,11 +16,12 @@ from botorch_dp.exceptions import (
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.legs import Leg, fresh_seed, part_of, seeded
 from botorch_dp.integrations.sklearn.methods import ADJACENCY
-from botorch_dp.integrations.sklearn.record_losses import Scoring, make_scoring
+from botorch_dp.integrations.sklearn.record_losses import Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
 from botorch_dp.integrations.sklearn.refitted import RefittedModel, refitted_has
 from botorch_dp.integrations.sklearn.remembered import Remembered
 from botorch_dp.integrations.sklearn.score_release import ScoreRelease
+from botorch_dp.integrations.sklearn.scoring import make_scoring
 from botorch_dp.integrations.sklearn.separation import check_alike, check_separate
 from botorch_dp.integrations.sklearn.stages import StagedSearch
 from botorch_dp.integrations.sklearn.stopping import uninterrupted
@@ -157,7 +158,7 @@ class ContinuedSearch(RefittedModel):
         X, y, _ = self._training("private_score", X, y, {})
         check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
-        ledger, scoring = self._ledger("private_score"), self._make_scoring()
+        ledger, scoring = self._ledger("private_score"), self._make_scoring(y)
         records = read_alike(*indexable(X_val, y_val), training=indexable(X, y))
         warn_of_large_delta(guarantee, len(records))
         assert scoring.loss_range is not None
@@ -218,12 +219,13 @@ class ContinuedSearch(RefittedModel):
         known = vars(self).get("_in_this_process")
         return known if isinstance(known, Remembered) else Remembered()
 
-    def _make_scoring(self) -> Scoring:
+    def _make_scoring(self, training_targets: Any) -> Scoring:
         return make_scoring(
             self.scoring,
             self.loss_range,
             estimator=self.estimator,
             prefers_log_loss=self.method in ("auto", "dp-gibo"),
+            training_targets=training_targets,
         )
 
     def _check_limits(self, points_are_private: bool) -> None:

@@ -37,8 +37,9 @@ from botorch_dp.integrations.sklearn.planned import (
     plan_gradients,
     stages_of,
 )
-from botorch_dp.integrations.sklearn.record_losses import RecordLoss
+from botorch_dp.integrations.sklearn.record_losses import RecordLoss, Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
+from botorch_dp.integrations.sklearn.scoring import warn_of_rare_classes
 from botorch_dp.integrations.sklearn.search_checkpoint import (
     SearchCheckpoint,
     end_checkpoint,
@@ -104,13 +105,17 @@ class PrivateSearch(ContinuedSearch):
             ``ApproxDP``, ``GDP`` or ``RDP`` for ``"dp-gibo"``; ``PureDP`` or
             ``ApproxDP`` for ``"stable"``; ``ApproxDP`` for ``"kusner"``.
         method: ``"auto"``, ``"dp-gibo"``, ``"stable"`` or ``"kusner"``.
-        scoring: ``"accuracy"``, ``"neg_log_loss"``, ``"neg_mean_squared_error"``,
-            ``"neg_mean_absolute_error"``, or a callable ``(estimator, X, y)`` that
-            returns one loss for each record (lower is better) and gets the targets as
-            an array. Scores that are not a mean over records, such as AUC or F1, are
-            not supported. The default for classifiers with ``predict_proba`` is log
-            loss with ``"auto"`` and ``"dp-gibo"``, for other classifiers and methods
-            accuracy, and for regressors squared error.
+        scoring: The name of a score that is a mean over records (``"accuracy"``,
+            ``"balanced_accuracy"``, ``"neg_log_loss"``, ``"neg_brier_score"``,
+            ``"neg_mean_squared_error"`` and others); a score with parameters, such as
+            :func:`~botorch_dp.integrations.sklearn.pinball_loss`,
+            :func:`~botorch_dp.integrations.sklearn.class_weighted` or
+            :func:`~botorch_dp.integrations.sklearn.ranking_accuracy`, which estimates
+            the AUC; or a callable ``(estimator, X, y)`` that returns one loss for each
+            record (lower is better) and gets the targets as an array. The default for
+            classifiers with ``predict_proba`` is log loss with ``"auto"`` and
+            ``"dp-gibo"``, for other classifiers and methods accuracy, and for
+            regressors squared error.
         num_steps: The number of gradient steps for ``"dp-gibo"``, planned by default,
             or of UCB steps (30). With ``"stable"``, the number of candidates to fit;
             the scores of the others are estimated. All by default.
@@ -195,7 +200,7 @@ class PrivateSearch(ContinuedSearch):
         guarantee: Guarantee,
         *,
         method: str = "auto",
-        scoring: str | RecordLoss | None = None,
+        scoring: str | Scoring | RecordLoss | None = None,
         num_steps: int | None = None,
         num_candidates: int | None = None,
         clip_norm: float | None = None,
@@ -272,7 +277,8 @@ class PrivateSearch(ContinuedSearch):
         check_guarantee("guarantee", leg.guarantee)
         space = SearchSpace(self.space)
         check_names(self.estimator, space)
-        scoring = self._make_scoring()
+        scoring = self._make_scoring(y)
+        warn_of_rare_classes(scoring, y)
         check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
         check_fit_params(fit_params, X_val, y_val)

@@ -14,7 +14,8 @@ from tqdm import tqdm
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn import stopping
 from botorch_dp.integrations.sklearn.evaluation import Evaluation, progress_bar
-from botorch_dp.integrations.sklearn.record_losses import Scoring, squared_errors
+from botorch_dp.integrations.sklearn.metrics import squared_errors
+from botorch_dp.integrations.sklearn.record_losses import Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
 from botorch_dp.integrations.sklearn.stopping import Limits, SearchStopped
 

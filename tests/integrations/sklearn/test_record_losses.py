@@ -9,17 +9,13 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn import metrics
-from sklearn.cluster import KMeans
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.svm import LinearSVC
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.integrations.sklearn.record_losses import (
-    Scoring,
-    log_losses,
-    make_scoring,
-)
+from botorch_dp.integrations.sklearn.metrics import log_losses
+from botorch_dp.integrations.sklearn.record_losses import Scoring
 from botorch_dp.integrations.sklearn.records import Records, read_alike
+from botorch_dp.integrations.sklearn.scoring import make_scoring
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
@@ -437,39 +433,3 @@ def test_tried_on_training_records():
 
     with pytest.raises(KeyError, match="a mistake"):
         Scoring("broken", broken, (0.0, 1.0)).try_on(None, Records(X[:8], TARGETS[:8]))
-
-
-class TestChoices:
-    def test_usual_ones(self):
-        assert scoring_of(None).name == "accuracy"
-        assert scoring_of(None, prefers_log_loss=True).name == "neg_log_loss"
-        without = scoring_of(None, None, LinearSVC(), prefers_log_loss=True)
-        assert without.name == "accuracy"  # it has no probabilities
-        usual = scoring_of(None, (0, 9), LinearRegression())
-        assert usual.name == "neg_mean_squared_error"
-        assert usual.loss_range == (0.0, 9.0)
-
-    @pytest.mark.parametrize(
-        ("arguments", "match"),
-        [
-            (("roc_auc",), "scoring must be one of 'accuracy'.*AUC.*Got 'roc_auc'"),
-            ((["accuracy", "f1"],), "scoring must be one of 'accuracy'"),
-            (
-                (metrics.make_scorer(metrics.accuracy_score),),
-                "scoring must not be a scorer, which returns one number",
-            ),
-            (("neg_log_loss", None, LinearSVC()), "predict_proba, but LinearSVC does"),
-            ((None, None, KMeans()), "KMeans is neither a classifier nor a regressor"),
-            (
-                ("neg_mean_squared_error", None),
-                "loss_range must be given with scoring=",
-            ),
-            ((lambda e, X, y: y, None), "loss_range must be given with scoring='<lam"),
-            (("accuracy", (1.0, 0.0)), r"loss_range must be .* got \(1.0, 0.0\)"),
-            (("accuracy", 1.0), "loss_range must be"),
-            (("accuracy", (0.0, np.inf)), "loss_range must be .* finite"),
-        ],
-    )
-    def test_bad_ones(self, arguments, match):
-        with pytest.raises(InvalidArgumentError, match=match):
-            scoring_of(*arguments)

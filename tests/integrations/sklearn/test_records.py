@@ -17,8 +17,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from botorch_dp.integrations.sklearn.record_losses import make_scoring
 from botorch_dp.integrations.sklearn.records import Records, copied, read_alike
+from botorch_dp.integrations.sklearn.scoring import make_scoring
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(-3, 4, size=(24, 3)).astype(float)
