@@ -11,6 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
+from scipy.special import ndtr
 
 from botorch_dp.privacy import PoissonGaussianEvent, curves, loss_composition
 from botorch_dp.privacy.loss_composition import LossComposition
@@ -307,6 +308,19 @@ class TestRounding:
                 exact = brute_force([(p, q) for p, q, _ in found], epsilon)
                 assert exact <= total.delta(epsilon) * (1 + 1e-12) + 1e-15
 
+    def test_the_grid_keeps_both_totals(self, coarse):
+        # Below all losses, delta is one total minus e^epsilon times the other.
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            p, q, pair = random_pair(rng, 5)
+            for way, (a, b) in zip(pair.ways, ((p, q), (q, p)), strict=True):
+                one = loss_composition._OneWay([(way, 1)])
+                tail = one._tail(0.5, one._cumulants(0.5), -6.0)
+                for epsilon in (-5.5, -1.0, 0.0):
+                    exact = np.maximum(0.0, a - math.exp(epsilon) * b).sum()
+                    found = tail.deltas(np.array([epsilon]))[0]
+                    assert found >= exact - 1e-8
+
     def test_of_releases_to_few_losses(self):
         for mu in (0.1, 1.0):
             total = LossComposition([(gaussian_pair(mu, 0.7), 20)])
@@ -314,7 +328,7 @@ class TestRounding:
                 exact = curves.gdp_epsilon(mu * math.sqrt(20), delta)
                 assert exact < total.epsilon(delta) < 1.2 * exact
 
-    @pytest.mark.parametrize("outside", [0.9, 0.1])
+    @pytest.mark.parametrize("outside", [0.9, 0.99])
     def test_of_losses_beyond_the_grid(self, monkeypatch, outside):
         # The grid is too short for the tilted distribution.
         monkeypatch.setattr(loss_composition, "_OUTSIDE", outside)
@@ -322,6 +336,11 @@ class TestRounding:
         total = LossComposition([(gaussian_pair(0.5), 4)])
         for epsilon in (0.0, 0.5, 2.0, 4.0):
             assert total.delta(epsilon) >= curves.gdp_delta(1.0, epsilon)
+            way = total._ways[0]
+            tail = way._tail(epsilon + 0.1, way._cumulants(epsilon + 0.1), epsilon)
+            end = (tail.first + len(tail.probs)) * tail.interval
+            assert ndtr(0.5 - end) > 1e-11  # the probability of losses beyond it
+            assert tail.infinite >= ndtr(0.5 - end)
         for delta in (1e-2, 1e-5, 1e-9):
             assert total.epsilon(delta) >= curves.gdp_epsilon(1.0, delta)
 
@@ -331,12 +350,15 @@ class TestRounding:
         for epsilon in (0.5, 2.0, 4.0):
             assert total.delta(epsilon) >= curves.gdp_delta(1.0, epsilon)
 
-    def test_of_transforms(self):
+    def test_of_transforms(self, monkeypatch):
         # Without the right tilt, rounding errors are larger than delta.
+        monkeypatch.setattr(loss_composition, "_MASS_ERROR", 0.0)
+        monkeypatch.setattr(loss_composition, "_SUM_ERROR", 0.0)
+        monkeypatch.setattr(loss_composition, "_OUTSIDE", 1e-40)
         way = LossComposition([(gaussian_pair(0.05), 400)])._ways[0]
         t = 1e-3
         tail = way._tail(t, way._cumulants(t), 2.0)
-        epsilons = np.linspace(4.0, 9.0, 400)
+        epsilons = np.linspace(8.0, 12.0, 400)
         exact = curves.gdp_deltas(1.0, epsilons)
         assert (tail.deltas(epsilons) >= exact).all()
         assert tail.deltas(epsilons)[-1] > 10 * exact[-1]
