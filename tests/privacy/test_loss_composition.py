@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from botorch_dp.privacy import PoissonGaussianEvent, curves, loss_composition
 from botorch_dp.privacy.loss_composition import LossComposition
@@ -22,6 +23,7 @@ from botorch_dp.privacy.loss_pairs import (
     gaussian_pair,
     laplace_pair,
     poisson_pair,
+    symmetric_pair,
     zcdp_pair,
 )
 from tests.privacy.cases import library_pld
@@ -350,18 +352,24 @@ class TestRounding:
         for epsilon in (0.5, 2.0, 4.0):
             assert total.delta(epsilon) >= curves.gdp_delta(1.0, epsilon)
 
-    def test_of_transforms(self, monkeypatch):
-        # Without the right tilt, rounding errors are larger than delta.
-        monkeypatch.setattr(loss_composition, "_MASS_ERROR", 0.0)
-        monkeypatch.setattr(loss_composition, "_SUM_ERROR", 0.0)
-        monkeypatch.setattr(loss_composition, "_OUTSIDE", 1e-40)
-        way = LossComposition([(gaussian_pair(0.05), 400)])._ways[0]
-        t = 1e-3
+    @pytest.mark.parametrize("t", [0.001, 1.0, 8.0])
+    @pytest.mark.parametrize("number", [10, 1000, 20_000])
+    def test_of_transforms(self, monkeypatch, number, t):
+        # Tilted losses of randomized response are binomial.
+        monkeypatch.setattr(loss_composition, "_POSITION_ERROR", 0.0)
+        epsilon = 5.0 / number
+        dots = np.array([0.0, epsilon]), np.array([math.tanh(epsilon / 2), 0.0])
+        way = LossComposition([(symmetric_pair(*dots), number)])._ways[0]
         tail = way._tail(t, way._cumulants(t), 2.0)
-        epsilons = np.linspace(8.0, 12.0, 400)
-        exact = curves.gdp_deltas(1.0, epsilons)
-        assert (tail.deltas(epsilons) >= exact).all()
-        assert tail.deltas(epsilons)[-1] > 10 * exact[-1]
+        times = np.arange(number + 1)
+        share = 1 / (1 + math.exp(-(1 + 2 * t) * epsilon))
+        steps = round(epsilon / tail.interval)
+        assert steps * tail.interval == pytest.approx(epsilon)
+        places = ((2 * times - number) * steps - tail.first) % len(tail.probs)
+        exact = np.zeros(len(tail.probs))
+        np.add.at(exact, places, binom.pmf(times, number, share))
+        errors = np.linalg.norm(tail.probs - exact)
+        assert 0 < errors < tail.error + 1e-13  # the error of the reference
 
     def test_of_a_library(self):
         # The loss distributions of dp-accounting, as a check of the test itself.
