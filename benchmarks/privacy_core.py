@@ -44,6 +44,7 @@ from botorch_dp.privacy import (
     loss_pairs,
 )
 from botorch_dp.privacy.filters import FILTERS, make_filter, suitable_filter
+from botorch_dp.privacy.history import total_losses
 
 DELTA = 1e-5
 # The federated paper's privacy losses (T = 40, N = 200, delta = N^-1.1), published.
@@ -118,7 +119,9 @@ def _epsilon_of(
     accountant: IAccountant, steps: list[tuple[float, float, int]]
 ) -> float:
     accountant.history = list(steps)
-    loss_pairs.poisson_pair.cache_clear()
+    loss_pairs._many_poisson_pairs.cache_clear()
+    loss_pairs._few_poisson_pairs.cache_clear()
+    total_losses.cache_clear()
     return accountant.get_epsilon(DELTA)
 
 
