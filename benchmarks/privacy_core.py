@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from opacus.accountants import IAccountant, PRVAccountant
 from scipy.optimize import brentq
 
 from benchmarks._common import report, seconds
@@ -44,8 +46,10 @@ from botorch_dp.privacy import (
     classical_gaussian_noise_std,
     clip_rows,
     gaussian_noise_std,
+    loss_pairs,
 )
 from botorch_dp.privacy.filters import FILTERS, make_filter, suitable_filter
+from botorch_dp.privacy.history import total_losses
 
 DELTA = 1e-5
 # The federated paper's privacy losses (T = 40, N = 200, delta = N^-1.1), published.
@@ -79,6 +83,60 @@ def accounting() -> list[dict[str, object]]:
     for row in rows:
         row["times ours"] = row["seconds"] / rows[0]["seconds"]
     return rows
+
+
+def different() -> list[dict[str, object]]:
+    """Different Poisson-sampled Gaussian releases, by four accountants.
+
+    dp-accounting's privacy loss distributions have a grid of 1e-3, since their time is
+    inversely proportional to it, and are left out where they would take minutes.
+    """
+    rows: list[dict[str, object]] = []
+    for number in (20, 64, 100, 1000):
+        steps = [
+            (float(z), float(q), 1)
+            for z, q in zip(
+                np.linspace(0.9, 1.5, number),
+                np.linspace(0.005, 0.02, number),
+                strict=True,
+            )
+        ]
+        calls = {
+            "ours": lambda s=steps: _epsilon_of(PrivacyAccountant(), s),
+            "PRV (Opacus)": lambda s=steps: _epsilon_of(PRVAccountant(), s),
+            "RDP (dp-accounting)": lambda s=steps: _library_epsilon(RdpAccountant(), s),
+        }
+        if number <= 64:
+            calls["PLD (dp-accounting)"] = lambda s=steps: _library_epsilon(
+                PLDAccountant(value_discretization_interval=1e-3), s
+            )
+        row: dict[str, object] = {"different releases": number}
+        for name, call in calls.items():
+            start = time.process_time()
+            epsilon = call()
+            row[f"{name}: seconds"] = time.process_time() - start
+            row[f"{name}: epsilon"] = epsilon
+        rows.append(row)
+    return rows
+
+
+def _epsilon_of(
+    accountant: IAccountant, steps: list[tuple[float, float, int]]
+) -> float:
+    accountant.history = list(steps)
+    loss_pairs._many_poisson_pairs.cache_clear()
+    loss_pairs._few_poisson_pairs.cache_clear()
+    total_losses.cache_clear()
+    return accountant.get_epsilon(DELTA)
+
+
+def _library_epsilon(
+    accountant: PLDAccountant | RdpAccountant, steps: list[tuple[float, float, int]]
+) -> float:
+    for noise, rate, count in steps:
+        gaussian = dp_accounting.GaussianDpEvent(noise)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), count)
+    return accountant.get_epsilon(DELTA)
 
 
 def sampled() -> list[dict[str, object]]:
@@ -298,6 +356,7 @@ def _places() -> dict[str, str | None]:
 
 SECTIONS = (
     accounting,
+    different,
     sampled,
     noise,
     calibration,

@@ -143,7 +143,7 @@ def pure_and_mu(groups: Groups) -> tuple[float, float] | None:
     return None if pure is None else (pure, total_mu(gaussian) or 0.0)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)  # a thousand different releases take 60 MB
 def total_losses(groups: Groups) -> LossComposition | None:
     """Return the total privacy loss of a history.
 

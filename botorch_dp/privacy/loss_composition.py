@@ -52,7 +52,7 @@ _UNIT = 2.0**-53  # the relative rounding error of one operation
 # sum, for each summand.
 _TRANSFORM_ERROR = 8.0
 _POWER_ERROR = 16.0
-_MASS_ERROR = 1e5
+_MASS_ERROR = 1e6
 _SUM_ERROR = 8.0
 # Raises losses by more than the rounding error of their position on the grid.
 _POSITION_ERROR = 1e-15

@@ -171,12 +171,16 @@ def gaussian_pair(mu: float, spacing: float = SPACING) -> LossPair:
     return symmetric_pair(ahead, _raised(curves.gdp_deltas(mu, ahead), mu))
 
 
-@lru_cache(maxsize=2048)
 def poisson_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates a mu-GDP release of a Poisson sample.
 
     The data set with the record comes first.
     """
+    cached = _many_poisson_pairs if spacing >= SPACING else _few_poisson_pairs
+    return cached(mu, rate, spacing)
+
+
+def _poisson_pair(mu: float, rate: float, spacing: float) -> LossPair:
     losses = _sampled_losses(mu, rate, spacing)
     ahead, behind = _dots(losses, rate * mu), _dots(-losses[::-1], rate * mu)
     # Without the record, no loss is larger than this one.
@@ -186,7 +190,12 @@ def poisson_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPair:
     return connect_dots(ahead, deltas, behind, np.append(reverse, 0.0))
 
 
-@lru_cache(maxsize=256)
+# A pair takes 60 kB, a fine one 200 kB.
+_many_poisson_pairs = lru_cache(maxsize=1024)(_poisson_pair)
+_few_poisson_pairs = lru_cache(maxsize=64)(_poisson_pair)
+
+
+@lru_cache(maxsize=64)
 def fixed_size_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates a mu-GDP release of a subset of fixed size.
 
@@ -204,7 +213,7 @@ def fixed_size_pair(mu: float, rate: float, spacing: float = SPACING) -> LossPai
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def laplace_pair(epsilon: float, spacing: float = SPACING) -> LossPair:
     """Return a pair that dominates Laplace noise: delta = 1 - e^((e - epsilon) / 2)."""
     ahead = np.linspace(0.0, epsilon, math.ceil(_REACH / spacing))

@@ -11,6 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
+from scipy.special import ndtr
+from scipy.stats import binom
 
 from botorch_dp.privacy import PoissonGaussianEvent, curves, loss_composition
 from botorch_dp.privacy.loss_composition import LossComposition
@@ -21,6 +23,7 @@ from botorch_dp.privacy.loss_pairs import (
     gaussian_pair,
     laplace_pair,
     poisson_pair,
+    symmetric_pair,
     zcdp_pair,
 )
 from tests.privacy.cases import library_pld
@@ -307,6 +310,19 @@ class TestRounding:
                 exact = brute_force([(p, q) for p, q, _ in found], epsilon)
                 assert exact <= total.delta(epsilon) * (1 + 1e-12) + 1e-15
 
+    def test_the_grid_keeps_both_totals(self, coarse):
+        # Below all losses, delta is one total minus e^epsilon times the other.
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            p, q, pair = random_pair(rng, 5)
+            for way, (a, b) in zip(pair.ways, ((p, q), (q, p)), strict=True):
+                one = loss_composition._OneWay([(way, 1)])
+                tail = one._tail(0.5, one._cumulants(0.5), -6.0)
+                for epsilon in (-5.5, -1.0, 0.0):
+                    exact = np.maximum(0.0, a - math.exp(epsilon) * b).sum()
+                    found = tail.deltas(np.array([epsilon]))[0]
+                    assert found >= exact - 1e-8
+
     def test_of_releases_to_few_losses(self):
         for mu in (0.1, 1.0):
             total = LossComposition([(gaussian_pair(mu, 0.7), 20)])
@@ -314,7 +330,7 @@ class TestRounding:
                 exact = curves.gdp_epsilon(mu * math.sqrt(20), delta)
                 assert exact < total.epsilon(delta) < 1.2 * exact
 
-    @pytest.mark.parametrize("outside", [0.9, 0.1])
+    @pytest.mark.parametrize("outside", [0.9, 0.99])
     def test_of_losses_beyond_the_grid(self, monkeypatch, outside):
         # The grid is too short for the tilted distribution.
         monkeypatch.setattr(loss_composition, "_OUTSIDE", outside)
@@ -322,6 +338,11 @@ class TestRounding:
         total = LossComposition([(gaussian_pair(0.5), 4)])
         for epsilon in (0.0, 0.5, 2.0, 4.0):
             assert total.delta(epsilon) >= curves.gdp_delta(1.0, epsilon)
+            way = total._ways[0]
+            tail = way._tail(epsilon + 0.1, way._cumulants(epsilon + 0.1), epsilon)
+            end = (tail.first + len(tail.probs)) * tail.interval
+            assert ndtr(0.5 - end) > 1e-11  # the probability of losses beyond it
+            assert tail.infinite >= ndtr(0.5 - end)
         for delta in (1e-2, 1e-5, 1e-9):
             assert total.epsilon(delta) >= curves.gdp_epsilon(1.0, delta)
 
@@ -331,15 +352,24 @@ class TestRounding:
         for epsilon in (0.5, 2.0, 4.0):
             assert total.delta(epsilon) >= curves.gdp_delta(1.0, epsilon)
 
-    def test_of_transforms(self):
-        # Without the right tilt, rounding errors are larger than delta.
-        way = LossComposition([(gaussian_pair(0.05), 400)])._ways[0]
-        t = 1e-3
+    @pytest.mark.parametrize("t", [0.001, 1.0, 8.0])
+    @pytest.mark.parametrize("number", [10, 1000, 20_000])
+    def test_of_transforms(self, monkeypatch, number, t):
+        # Tilted losses of randomized response are binomial.
+        monkeypatch.setattr(loss_composition, "_POSITION_ERROR", 0.0)
+        epsilon = 5.0 / number
+        dots = np.array([0.0, epsilon]), np.array([math.tanh(epsilon / 2), 0.0])
+        way = LossComposition([(symmetric_pair(*dots), number)])._ways[0]
         tail = way._tail(t, way._cumulants(t), 2.0)
-        epsilons = np.linspace(4.0, 9.0, 400)
-        exact = curves.gdp_deltas(1.0, epsilons)
-        assert (tail.deltas(epsilons) >= exact).all()
-        assert tail.deltas(epsilons)[-1] > 10 * exact[-1]
+        times = np.arange(number + 1)
+        share = 1 / (1 + math.exp(-(1 + 2 * t) * epsilon))
+        steps = round(epsilon / tail.interval)
+        assert steps * tail.interval == pytest.approx(epsilon)
+        places = ((2 * times - number) * steps - tail.first) % len(tail.probs)
+        exact = np.zeros(len(tail.probs))
+        np.add.at(exact, places, binom.pmf(times, number, share))
+        errors = np.linalg.norm(tail.probs - exact)
+        assert 0 < errors < tail.error + 1e-13  # the error of the reference
 
     def test_of_a_library(self):
         # The loss distributions of dp-accounting, as a check of the test itself.

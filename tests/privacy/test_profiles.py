@@ -83,9 +83,10 @@ class TestDelta:
         ).self_compose(3)
         profile = profile_of(approx_pair(50.0, 0.0), 3)
         at = np.array([0.0, 60.0, 140.0, 200.0])
-        assert profile.delta(at) == pytest.approx(
-            np.array([pld.get_delta_for_epsilon(e) for e in at]), abs=1e-9
-        )
+        exact = np.array([pld.get_delta_for_epsilon(e) for e in at])
+        # Bounds on rounding errors are added.
+        assert (profile.delta(at) >= exact - 1e-12).all()
+        assert profile.delta(at) == pytest.approx(exact, abs=1e-8)
 
 
 class TestTradeOff:
