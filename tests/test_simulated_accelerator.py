@@ -126,9 +126,9 @@ class TestDevices:
 
 class TestRandomNumbers:
     def test_a_generator_of_the_host_raises(self, double):
-        with pytest.raises(RuntimeError, match="'sim' device type.*found 'cpu'"):
+        with pytest.raises(RuntimeError, match=r"'sim' device type.*found 'cpu'"):
             torch.rand(3, generator=torch.Generator("cpu"), **double)
-        with pytest.raises(RuntimeError, match="'sim' device type.*found 'cpu'"):
+        with pytest.raises(RuntimeError, match=r"'sim' device type.*found 'cpu'"):
             torch.zeros(3, **double).normal_(generator=torch.Generator("cpu"))
 
     def test_a_generator_draws_the_numbers_of_the_host(self, double, host):

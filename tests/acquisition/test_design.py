@@ -17,8 +17,9 @@ from botorch_dp.acquisition import (
 from botorch_dp.acquisition.design import _simplex
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import GradientGP, radial_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def make_kernel(name, lengthscale=1.0, outputscale=1.0):

@@ -18,8 +18,9 @@ from gpytorch.kernels import (
 from botorch_dp.acquisition import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def make_kernel(name, d=3):

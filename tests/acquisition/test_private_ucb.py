@@ -21,13 +21,14 @@ from botorch_dp.acquisition.private_ucb import (
     ucb_beta,
 )
 from botorch_dp.exceptions import InvalidArgumentError
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 SETTING = {"step": 4, "num_candidates": 200, "delta": 0.1}
 
 
 def make_model(num_outputs=1, dtype=torch.float64):
-    generator = torch.Generator(device="cpu").manual_seed(7)
+    generator = seeded(7)
     X = torch.rand(8, 2, generator=generator, dtype=dtype, device=CPU)
     Y = torch.stack([(3 * X).sin().sum(dim=-1), X.prod(dim=-1)], dim=-1)
     with CPU:

@@ -6,8 +6,9 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import CandidatePosterior
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 @pytest.fixture

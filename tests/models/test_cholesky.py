@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from botorch_dp.models.cholesky import append_rows, delete_row, drop
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 BATCHES = pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dictionary import KernelDictionary, nearest_points
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 NOISE = 1e-6
 
 
@@ -192,7 +193,7 @@ class TestManySteps:
     def test_any_sequence(self, data):
         batch = data.draw(st.sampled_from([(), (1,), (2,), (2, 2)]))
         seed = data.draw(st.integers(0, 2**32))
-        generator = torch.Generator(device="cpu").manual_seed(seed)
+        generator = seeded(seed)
         kernel = make_kernel(data.draw(st.sampled_from([RBFKernel, MaternKernel])))
         X = uniform(generator, *batch, data.draw(st.integers(0, 4)), 2)
         dictionary = KernelDictionary(kernel, X, noise_variance=1e-4)

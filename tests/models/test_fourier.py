@@ -18,8 +18,9 @@ from scipy.special import gamma, kv
 
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import FourierFeatures
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 MANY = 40_000
 
 
@@ -329,7 +330,7 @@ def test_gradient_is_that_of_autograd(normalize, nu, double):
         outputscale=3.0,
         normalize=normalize,
     )
-    generator = torch.Generator(device="cpu").manual_seed(0)
+    generator = seeded(0)
     X = torch.rand(7, 2, generator=generator, **double).requires_grad_()
     weights = torch.randn(7, 20, generator=generator, **double)
     (features(X) * weights).sum().backward()

@@ -27,8 +27,9 @@ from botorch_dp.exceptions import (
     UnsupportedKernelError,
 )
 from botorch_dp.models import GradientGP
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def make_kernel(name, d=3):

@@ -5,8 +5,9 @@ import torch
 from botorch.sampling import SobolQMCNormalSampler
 
 from botorch_dp.models import GradientGP, GradientPosterior
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 @pytest.fixture

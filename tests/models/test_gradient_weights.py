@@ -4,8 +4,9 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_weights import GradientWeights, gradient_weights
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 NOISE = 1e-3
 LENGTHSCALES = [0.5, 0.8, 1.5]
 

@@ -5,8 +5,9 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import FourierFeatures, LinearModels
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 NOISE = 1e-2
 
 
@@ -195,9 +196,9 @@ class TestBatch:
     def test_generator(self, generator):
         models = LinearModels(make_features(), 5, noise_variance=NOISE, chunk_size=2)
         models.append(uniform(generator, 5, 3, 2), normal(generator, 5, 3))
-        seeded = torch.Generator(device="cpu").manual_seed(3)
-        sample = models.sample(generator=seeded)
-        normals = normal(seeded.manual_seed(3), 5, models.num_normals)
+        again = seeded(3)
+        sample = models.sample(generator=again)
+        normals = normal(again.manual_seed(3), 5, models.num_normals)
         assert torch.equal(sample, models.sample(normals))
 
     @pytest.mark.parametrize("size", [3, 20])
@@ -296,7 +297,7 @@ class TestState:
         (lambda m, X, y: m.sample(), "either normals or a generator, got neither"),
         (lambda m, X, y: m.sample(y), "normals must be .* shape 3 x 24"),
         (
-            lambda m, X, y: m.sample(y, generator=torch.Generator(device="cpu")),
+            lambda m, X, y: m.sample(y, generator=seeded()),
             "got both",
         ),
         (

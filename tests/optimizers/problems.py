@@ -3,18 +3,15 @@
 import torch
 
 from botorch_dp import DPGIBO, GDP
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 DOUBLE = {"dtype": torch.float64, "device": CPU}
 
 
 def unit_box(d, **tkwargs):
     tkwargs = tkwargs or DOUBLE
     return torch.stack([torch.zeros(d, **tkwargs), torch.ones(d, **tkwargs)])
-
-
-def seeded(seed=0):
-    return torch.Generator(device="cpu").manual_seed(seed)
 
 
 class Quadratics:

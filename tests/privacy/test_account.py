@@ -18,8 +18,9 @@ from botorch_dp.privacy import (
     PureEvent,
 )
 from botorch_dp.privacy.account import RunAccount, check_ledger
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 PLAN = [(GaussianEvent(4.0), 5), (PureEvent(0.1), 2)]
 
 
@@ -242,7 +243,7 @@ class TestState:
 class TestSeededNoise:
     def test_is_not_repeated(self):
         def mechanism():
-            generator = torch.Generator(device=CPU).manual_seed(0)
+            generator = seeded(0)
             return GaussianMechanism(GDP(0.5), sensitivity=1.0, generator=generator)
 
         account, first = RunAccount(Ledger(), "run"), mechanism()

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import clip_rows, mallows_weights, private_clipping_diagnostics
+from tests.devices import DEVICE
 
 NAN, INF = math.nan, math.inf
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def exact_norm(row, norm):

@@ -13,11 +13,13 @@ import pytest
 import torch
 from scipy import stats
 
+
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy import noise as noise_module
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 NUM = 20_000
 
 
@@ -144,7 +146,7 @@ class TestSystemNoise:
         # torch's CPU generator keeps 32 bits of its seed.
         streams = [
             torch.randn(
-                4, generator=torch.Generator("cpu").manual_seed(seed), device=CPU
+                4, generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
             )
             for seed in (5, 5 + 2**32)
         ]

@@ -20,11 +20,12 @@ from botorch_dp.models.kernels.derivatives import (
     kernel_value_and_gradient,
     prior_gradient_covariance,
 )
+from tests.devices import DEVICE
 
 D = 3
 
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 DOUBLE = {"dtype": torch.float64, "device": CPU}

@@ -13,8 +13,9 @@ from botorch_dp.models import (
     prior_gradient_covariance,
 )
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def make_kernel(base=RBFKernel, **kwargs):

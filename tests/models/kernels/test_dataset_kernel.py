@@ -15,8 +15,9 @@ from botorch_dp.models.kernels.dataset_kernel import (
     dataset_correlation,
     sample_neighbours,
 )
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def make_kernel(dtype=torch.float64):
@@ -215,16 +216,14 @@ class TestSampleNeighbours:
         assert torch.equal(f, neighbour)
 
     def test_batches_dtypes_and_seeds(self, tkwargs):
-        X = torch.rand(
-            3, 7, 2, generator=torch.Generator(device="cpu").manual_seed(0), **tkwargs
-        )
+        X = torch.rand(3, 7, 2, generator=seeded(0), **tkwargs)
         draws = [
             sample_neighbours(
                 make_kernel(tkwargs["dtype"]),
                 X,
                 correlation=0.9,
                 num_samples=4,
-                generator=torch.Generator(device="cpu").manual_seed(seed),
+                generator=seeded(seed),
             )
             for seed in (1, 1, 2)
         ]

@@ -1,12 +1,12 @@
 import json
 
 import pytest
-import torch
 from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.models import describe_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 KERNELS = {
     "rbf": RBFKernel,
     "another length scale": lambda: scaled(RBFKernel(), lengthscale=0.3),

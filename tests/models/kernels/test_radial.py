@@ -10,8 +10,9 @@ from gpytorch.kernels import (
 )
 
 from botorch_dp.models.kernels.radial import radial_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 RADIAL = {
     "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)),
     "matern": lambda: MaternKernel(nu=2.5, ard_num_dims=3),

@@ -11,8 +11,9 @@ from botorch_dp.models import (
     kernel_value,
     prior_gradient_covariance,
 )
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 NOISE = 1e-4

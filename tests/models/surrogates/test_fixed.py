@@ -4,8 +4,9 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import NystromSurrogate, RandomFeatureSurrogate
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 BOTH = pytest.mark.parametrize("cls", [NystromSurrogate, RandomFeatureSurrogate])
 
 

@@ -20,8 +20,9 @@ from botorch_dp.models import (
 )
 from botorch_dp.models.surrogates import padded_dictionary
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 NOISE = 1e-4
 BATCHES = pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 

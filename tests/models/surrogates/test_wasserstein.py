@@ -16,6 +16,7 @@ from botorch_dp.models import (
     projection_directions,
     sliced_wasserstein,
 )
+from tests.devices import seeded
 from tests.models.surrogates.helpers import (
     CPU,
     NOISE,
@@ -76,8 +77,8 @@ class TestSlicedWasserstein:
         assert not torch.equal(directions, other)
 
     def test_directions_have_a_stream_of_their_own(self):
-        plain = torch.Generator(device="cpu").manual_seed(3)
-        draws = torch.randn(5, 2, generator=plain, dtype=torch.float64, device="cpu")
+        plain = seeded(3)
+        draws = torch.randn(5, 2, generator=plain, dtype=torch.float64, device=CPU)
         ours = projection_directions(2, 5, seed=3, device=CPU)
         assert not torch.allclose(ours, draws / draws.norm(dim=-1, keepdim=True))
 

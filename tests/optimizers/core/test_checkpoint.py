@@ -134,7 +134,7 @@ def test_killed_at_any_moment(tmp_path):
         drawn = len(Path(log).read_text().splitlines()) if os.path.exists(log) else 0
         assert charged >= drawn  # never less than it drew
         if os.path.exists(path):
-            state = read_checkpoint(path, torch.device("cpu"))
+            state = read_checkpoint(path, CPU)
             assert charged >= len(state["charges"]) >= len(state["history"])
         if "done" in (output or ""):
             break
@@ -146,6 +146,6 @@ def test_killed_at_any_moment(tmp_path):
     resumed = DPGIBO(
         unit_box(2), 100, GDP(1.0), num_steps=60, clip_norm=1.0, ledger=ledger
     )
-    resumed.load_state_dict(read_checkpoint(path, torch.device("cpu")))
+    resumed.load_state_dict(read_checkpoint(path, CPU))
     assert resumed.done
     assert 58 <= len(resumed.history) <= 60

@@ -7,8 +7,9 @@ from botorch_dp import RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core import search_box
 from botorch_dp.optimizers.core.search_box import SearchBox
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 def box(low, high, dtype=torch.float64):

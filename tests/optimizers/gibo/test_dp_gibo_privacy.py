@@ -251,7 +251,7 @@ class TestNothingElseLeaves:
         def release(self, private_value, *, ledger, batch_dims=0):
             given.append(private_value.clone())
             self._charge(ledger, self.event(3), 1, private_value.device)
-            fixed = torch.Generator(device="cpu").manual_seed(len(given) % 5)
+            fixed = seeded(len(given) % 5)
             return torch.randn(3, generator=fixed, **DOUBLE)
 
         monkeypatch.setattr(GaussianMechanism, "release", release)

@@ -29,6 +29,7 @@ from botorch_dp.optimizers import LDPQuery
 from botorch_dp.optimizers.core.private_values import mallows_weighted
 from botorch_dp.optimizers.ldp import gradient_release as local_release
 from botorch_dp.privacy import audit_epsilon, audit_mu, mu_audit_power
+from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
 RUN = bytes(16)
@@ -95,7 +96,7 @@ class TestAnswer:
         assert any("no server has to be trusted" in a for a in certificate.assumptions)
 
     def test_double_precision_whatever_the_query(self):
-        x = torch.zeros(P, dtype=torch.float32, device="cpu")
+        x = torch.zeros(P, dtype=torch.float32, device=DEVICE)
         assert client().answer(query(x=x)).gradient.dtype == torch.float64
 
 

@@ -12,6 +12,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.optimizers import LDPAnswer, longest_message
+from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
 P = 3
@@ -163,7 +164,7 @@ class TestPublicState:
         [
             ("x", lambda x: x + 1.0),
             ("inverse", lambda inverse: inverse * torch.nan),
-            ("mask", lambda _: torch.tensor(True, device="cpu")),
+            ("mask", lambda _: torch.tensor(True, device=DEVICE)),
         ],
     )
     def test_a_dictionary_that_does_not_fit_changes_nothing(self, key, change):
@@ -269,7 +270,7 @@ class TestRefuses:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_answers_that_would_carry_it_out_of_the_world(self, mode, dtype):
-        x = torch.zeros(P, dtype=dtype, device="cpu")
+        x = torch.zeros(P, dtype=dtype, device=DEVICE)
         ours = server(x, mode=mode, step_sizes=StepSchedule(10.0))
         state = ours.state_dict()
         for value in (1e39, 1.7e308):
@@ -310,7 +311,7 @@ class TestRefuses:
         [
             ({"x": [0.0]}, r"initial_x must be a \.\.\. x p tensor"),
             (
-                {"x": torch.zeros(3, dtype=torch.int64, device="cpu")},
+                {"x": torch.zeros(3, dtype=torch.int64, device=DEVICE)},
                 "float32 or torch.float64, got torch.int64",
             ),
             ({"x": torch.full((2,), float("nan"), **DOUBLE)}, "must be finite"),

@@ -7,8 +7,9 @@ from scipy import stats
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.selection.candidates import make_candidates
 from botorch_dp.privacy.noise import SeededNoise, SystemNoise
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from botorch_dp.privacy.counts import (
     Poisson,
 )
 from botorch_dp.privacy.selection import SelectionEvent
+from tests.devices import DEVICE, seeded
 from tests.optimizers.selection.cases import XS, Counter, outcomes
 
 EVENT = GaussianEvent(2.0)
@@ -57,7 +58,7 @@ class TestCharge:
         # The same charge for every draw of the count.
         entries = []
         for seed in range(4):
-            generator = torch.Generator("cpu").manual_seed(seed)
+            generator = seeded(seed)
             selection = select(Poisson(3), generator=generator)
             selection.run(lambda x: 0.0)
             entries.append(selection.ledger.entries[0].event)
@@ -122,7 +123,7 @@ class TestNoRun:
 class TestPadding:
     @pytest.mark.parametrize("seed", range(6))
     def test_the_number_of_calls_is_fixed(self, seed):
-        generator = torch.Generator("cpu").manual_seed(seed)
+        generator = seeded(seed)
         problem = Counter(generator=generator)
         selection = select(Poisson(2), base=problem.base, pad_to=4, generator=generator)
         assert selection.event.count == AtMost(Poisson(2), 4)
@@ -205,7 +206,7 @@ class TestParallel:
         joblib = pytest.importorskip("joblib")
         found = []
         for jobs in (1, 2):
-            generator = torch.Generator("cpu").manual_seed(4)
+            generator = seeded(4)
             selection = select(Poisson(6), n_jobs=jobs, generator=generator)
             with joblib.parallel_config(backend=backend):
                 found.append(selection.run(_score_and_name))
@@ -279,7 +280,7 @@ def _score_and_name(x):
 
 
 def _random_score(x):
-    return float(torch.rand((), dtype=torch.float64, device="cpu"))
+    return float(torch.rand((), dtype=torch.float64, device=DEVICE))
 
 
 def _divides(x):
@@ -311,7 +312,7 @@ class TestAdaptive:
 
         means = []
         for proposals in (None, GPProposals(ratios=(0.1, 8.0), num_uniform=3)):
-            generator = torch.Generator("cpu").manual_seed(1)
+            generator = seeded(1)
             selection = select(FIVE, points, proposals=proposals, generator=generator)
             found = outcomes(selection, scores, 60)
             means.append(np.mean([one.score for one in found]))

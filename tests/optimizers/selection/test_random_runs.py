@@ -18,6 +18,7 @@ from botorch_dp.privacy import (
     Poisson,
     TruncatedNegativeBinomial,
 )
+from tests.devices import DEVICE, seeded
 from tests.optimizers.selection.cases import XS, outcomes
 
 
@@ -71,11 +72,11 @@ class TestDistribution:
 
     def test_seeds_reproduce_and_jobs_do_not_matter(self):
         def scores(x):
-            return x + float(torch.rand((), dtype=torch.float64, device="cpu")) / 10
+            return x + float(torch.rand((), dtype=torch.float64, device=DEVICE)) / 10
 
         found = []
         for seed in (1, 1, 2):
-            generator = torch.Generator("cpu").manual_seed(seed)
+            generator = seeded(seed)
             selection = select(Poisson(5), generator=generator)
             found.append(selection.run(scores).score)
         assert found[0] == found[1] != found[2]

@@ -14,8 +14,9 @@ from botorch_dp import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.privacy import SecureNoise
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
+CPU = DEVICE
 
 
 NAN, INF = math.nan, math.inf

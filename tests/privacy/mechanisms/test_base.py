@@ -18,6 +18,7 @@ from botorch_dp import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
+from tests.devices import seeded
 from tests.privacy.mechanisms.cases import (
     CHOICES,
     CPU,
@@ -86,9 +87,7 @@ class TestEveryMechanism:
     def test_same_seed_same_release(self, kind, double):
         value = private_value(kind, **double)
         one, other = (
-            make(kind, generator=torch.Generator("cpu").manual_seed(3)).release(
-                value, ledger=Ledger()
-            )
+            make(kind, generator=seeded(3)).release(value, ledger=Ledger())
             for _ in range(2)
         )
         assert torch.equal(one, other)

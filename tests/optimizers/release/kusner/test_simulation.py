@@ -15,6 +15,7 @@ from botorch_dp.optimizers.release.kusner.utility import (
     point_utility_bound,
     value_utility_bound,
 )
+from tests.devices import seeded
 from tests.optimizers.problems import CPU, DOUBLE
 from tests.optimizers.release.kusner.bounds import (
     POINT,
@@ -51,7 +52,7 @@ def simulate(
     *, lengthscale, num_candidates, num_steps, noise_variance, correlation, delta
 ):
     """Lines 3 to 8 of Algorithm 1, on 2000 pairs of neighbours at once."""
-    generator = torch.Generator(device="cpu").manual_seed(3)
+    generator = seeded(3)
     X = torch.linspace(0, 1, num_candidates, **DOUBLE).unsqueeze(-1)
     kernel = rbf(lengthscale)
     K = kernel(X).to_dense()
