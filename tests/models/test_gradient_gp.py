@@ -204,7 +204,7 @@ class TestBoTorchModel:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         after = model.gradient_posterior(x).mean
         assert not torch.allclose(before, after)
-        truth = x.cos() * torch.arange(1, 4)
+        truth = x.cos() * torch.arange(1, 4, device=x.device)
         assert (after - truth).norm() < (before - truth).norm()
 
     def test_hyperparameters_are_fixed_and_changes_are_seen(self, data):

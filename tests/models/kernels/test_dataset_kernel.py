@@ -77,7 +77,9 @@ class TestDatasetKernel:
             make_kernel(), all_datasets(4, 3), correlation=correlation
         )
         eigenvalues = torch.linalg.eigvalsh(kernel.correlations)
-        assert eigenvalues.min() == pytest.approx((1 - correlation) ** 3, abs=1e-12)
+        assert eigenvalues.min().item() == pytest.approx(
+            (1 - correlation) ** 3, abs=1e-12
+        )
 
     def test_negative_correlations_are_no_kernel(self):
         # The reason why they are refused: four values of one record, all neighbours.

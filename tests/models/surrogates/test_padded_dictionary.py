@@ -20,7 +20,7 @@ from botorch_dp.models import (
 )
 from botorch_dp.models.surrogates import padded_dictionary
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
-from tests.devices import DEVICE
+from tests.devices import DEVICE, seeded
 
 CPU = DEVICE
 NOISE = 1e-4
@@ -209,7 +209,7 @@ class TestUpdates:
             assert (diagonal / expected - 1).abs().max() < 0.1
 
     def test_dtype_and_device_follow_the_points(self, tkwargs):
-        X = torch.rand(2, 3, 2, generator=torch.Generator(CPU), device=CPU)
+        X = torch.rand(2, 3, 2, generator=seeded(), device=CPU)
         X = X.to(**tkwargs)
         dictionary = PaddedDictionary(make_kernel(), X, noise_variance=1e-1)
         dictionary.append(X[:, 0] + 0.5)

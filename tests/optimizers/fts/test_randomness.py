@@ -38,8 +38,8 @@ class TestAgentRandomness:
         uniforms = randomness.uniforms("x", 1, agents, 100)
         normals = randomness.normals("x", 2, agents, 100)
         assert 0.0 < uniforms.min() < uniforms.max() < 1.0
-        assert kstest(uniforms.flatten().numpy(), "uniform").pvalue > 1e-3
-        assert kstest(normals.flatten().numpy(), "norm").pvalue > 1e-3
+        assert kstest(uniforms.flatten().cpu().numpy(), "uniform").pvalue > 1e-3
+        assert kstest(normals.flatten().cpu().numpy(), "norm").pvalue > 1e-3
         assert uniforms.unique().numel() == uniforms.numel()
 
     def test_a_seed_nobody_knows(self):

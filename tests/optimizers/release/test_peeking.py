@@ -79,7 +79,7 @@ class TestThompson:
         root = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(12, **DOUBLE))
         normal = torch.randn(12, 100_000, generator=seeded(), **DOUBLE)
         exact = (mean.unsqueeze(-1) + root @ normal).argmax(dim=0)
-        expected = np.bincount(exact.numpy(), minlength=12) / 100_000 * 3000
+        expected = np.bincount(exact.cpu().numpy(), minlength=12) / 100_000 * 3000
         counts = np.bincount(found, minlength=12)
         common = expected > 5
         assert common.sum() > 3

@@ -51,7 +51,9 @@ class TestStable:
                     for losses in (low, high)
                 ]
                 logs = [
-                    torch.from_numpy(in_polynomial_time(each.numpy(), scale)).log()
+                    torch.from_numpy(
+                        in_polynomial_time(each.cpu().numpy(), scale)
+                    ).log()
                     for each in found
                 ]
                 worst = max(worst, worst_log_ratio(*logs))

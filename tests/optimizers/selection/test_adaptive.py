@@ -87,7 +87,7 @@ class TestDensity:
         root = optimize.brentq(excess, -30.0, 30.0, xtol=1e-13)
         expected = np.clip(np.exp(root + weights), low, high)
         tensor = torch.tensor(logs, dtype=torch.float64, device=DEVICE)
-        found = bounded_density(tensor, ratios).numpy()
+        found = bounded_density(tensor, ratios).cpu().numpy()
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
     def test_order_is_kept_and_constants_do_not_matter(self):
@@ -119,7 +119,7 @@ class TestDensity:
         uniform = (np.arange(300) + 0.5) / 300
         drawn = [draw_from(density, u) for u in uniform]
         counts = np.bincount(drawn, minlength=3) / 100
-        np.testing.assert_allclose(counts, density.numpy(), atol=2e-2)
+        np.testing.assert_allclose(counts, density.cpu().numpy(), atol=2e-2)
         assert draw_from(density, 2.0**-64) == 0
         assert draw_index(rule, [], 0.5) == draw_from(density, 0.5)
         assert draw_from(density, 1 - 2.0**-53) == 2
@@ -212,7 +212,7 @@ class TestGaussianProcess:
         proposals = started(
             kernel=kernel, noise_variance=0.2, beta=0.7, temperature=0.5
         )
-        found = proposals.log_weights([(1, 2.0), (6, 3.0)]).numpy()
+        found = proposals.log_weights([(1, 2.0), (6, 3.0)]).cpu().numpy()
         z = np.linspace(0, 1, 9)
 
         def k(a, b):

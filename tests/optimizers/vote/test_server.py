@@ -47,7 +47,7 @@ def some_marks(n=N, m=M, seed=0):
 
 def log_probabilities(made, marks):
     """Return those of each winner, in closed form."""
-    sums = clipped_marks(marks).sum(dim=0).numpy()
+    sums = clipped_marks(marks).sum(dim=0).cpu().numpy()
     return torch.from_numpy(np.log(in_polynomial_time(sums, made._mechanism.scale)))
 
 

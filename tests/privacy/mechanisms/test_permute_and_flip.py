@@ -107,7 +107,7 @@ class TestProbabilities:
         mechanism = make("permute_and_flip", **noise_arguments(source, generator))
         rows = torch.tensor(scores, device=CPU).expand(num, len(scores))
         chosen = mechanism.release(rows, ledger=PrivacyAccountant())
-        counts = np.bincount(chosen.numpy(), minlength=len(scores))
+        counts = np.bincount(chosen.cpu().numpy(), minlength=len(scores))
         expected = by_permutations(scores, mechanism.scale)
         assert chisquare(counts, num * expected / expected.sum()).pvalue > level
         if len(scores) == 4:  # the test would notice the exponential mechanism
