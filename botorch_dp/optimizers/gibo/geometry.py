@@ -29,6 +29,7 @@ from botorch_dp.models import (
     radial_kernel,
 )
 from botorch_dp.models.gradient_weights import GradientWeights, gradient_weights
+from botorch_dp.optimizers.core.randomness import kept_generators
 
 _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
 DEFAULT_NOISE_VARIANCE = 1e-6
@@ -271,8 +272,7 @@ class GIBOGeometry:
     @contextlib.contextmanager
     def _public_randomness(self, seed: int) -> Iterator[None]:
         """Seed torch from public state: the same points when asked again."""
-        devices = range(torch.cuda.device_count())  # manual_seed seeds all of them
-        with torch.random.fork_rng(devices=devices), self._box.device:
+        with kept_generators(), self._box.device:
             torch.manual_seed(seed)
             yield
 
