@@ -458,9 +458,15 @@ def install() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)  # an operation lives as long as its library
     library.impl("_copy_from", _copy_from, "PrivateUse1")
+    library.impl("_local_scalar_dense", _item, "PrivateUse1")
     for func in _factories():
         library.impl(func, _factory(func), "PrivateUse1")
     torch.serialization.register_package(5, _location, _restore)
+
+
+def _item(x: torch.Tensor) -> Any:
+    """Read a number inside ``torch.tensor``, as in :func:`_copy_from`."""
+    return _run(torch.ops.aten._local_scalar_dense.default, (x,), {})
 
 
 def _copy_from(

@@ -13,7 +13,6 @@ import pytest
 import torch
 from scipy import stats
 
-
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy import noise as noise_module

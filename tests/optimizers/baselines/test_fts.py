@@ -30,7 +30,7 @@ def scores(X):
 
 
 def make(cls, federation=FEDERATION, **kwargs):
-    return cls(federation, **{"num_steps": 6, "seed": 1, **kwargs})
+    return cls(federation, **{"num_steps": 6, "seed": 1, "device": CPU, **kwargs})
 
 
 def test_none_of_them_has_a_server():
@@ -57,7 +57,7 @@ def test_fts_de_sends_weighted_sums():
     opt.tell(scores(opt.ask()), where)
     messages = opt.agents.messages(0)
     messages[3] = 0.0
-    expected = FEDERATION.weights()(0) @ messages
+    expected = FEDERATION.weights(device=CPU)(0) @ messages
     result = opt.result()
     assert torch.allclose(result.broadcasts[0], expected)
     assert not result.certificate.private

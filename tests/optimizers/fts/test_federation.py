@@ -24,21 +24,32 @@ FEDERATION = Federation(
 
 def test_everyone_makes_the_same():
     other = Federation.from_json(FEDERATION.to_json())
-    assert other.features().fingerprint == FEDERATION.features().fingerprint
-    assert other.features(seed=1).fingerprint != FEDERATION.features().fingerprint
-    assert other.domain().fingerprint == FEDERATION.domain().fingerprint
+    assert (
+        other.features(device=CPU).fingerprint
+        == FEDERATION.features(device=CPU).fingerprint
+    )
+    assert (
+        other.features(seed=1, device=CPU).fingerprint
+        != FEDERATION.features(device=CPU).fingerprint
+    )
+    assert (
+        other.domain(device=CPU).fingerprint
+        == FEDERATION.domain(device=CPU).fingerprint
+    )
     assert other.assignment().tolist() == [0, 1, 2, 3, 0, 1]
-    assert torch.equal(other.weights()(0), FEDERATION.weights()(0))
+    assert torch.equal(other.weights(device=CPU)(0), FEDERATION.weights(device=CPU)(0))
     assert FEDERATION.regions().cuts == [2, 2]
 
 
 def test_agents():
-    assert FEDERATION.agents().num_agents == N
-    some = FEDERATION.agents(torch.tensor([1, 4], device=CPU), dtype=torch.float32)
+    assert FEDERATION.agents(device=CPU).num_agents == N
+    some = FEDERATION.agents(
+        torch.tensor([1, 4], device=CPU), dtype=torch.float32, device=CPU
+    )
     assert some.agents.tolist() == [1, 4]
     assert some.ask(0).dtype == torch.float32
     with pytest.raises(InvalidArgumentError, match="indices must be below"):
-        FEDERATION.agents(torch.tensor([N], device=CPU))
+        FEDERATION.agents(torch.tensor([N], device=CPU), device=CPU)
 
 
 def test_json():

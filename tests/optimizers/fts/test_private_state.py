@@ -29,11 +29,16 @@ FEDERATION = Federation(
     num_candidates=20,
     local="shared",
 )
-SERVER = {"clip_norm": 5.0, "noise_multiplier": 1.0, "sampling_rate": 0.5}
+SERVER = {
+    "clip_norm": 5.0,
+    "noise_multiplier": 1.0,
+    "sampling_rate": 0.5,
+    "device": CPU,
+}
 
 
 def agents():
-    made = FEDERATION.agents(seed=1)
+    made = FEDERATION.agents(seed=1, device=CPU)
     X = made.ask(0)
     made.tell(X, X.squeeze(-1))
     return made
@@ -42,8 +47,8 @@ def agents():
 def agent():
     return FTSAgent(
         2,
-        features=FEDERATION.features(),
-        domain=FEDERATION.domain(),
+        features=FEDERATION.features(device=CPU),
+        domain=FEDERATION.domain(device=CPU),
         regions=FEDERATION.regions(),
         local="shared",
         randomness=AgentRandomness(3),
@@ -60,7 +65,7 @@ def simulation(cls, **kwargs):
 
 
 def server():
-    return DPFTSServer(FEDERATION.weights(), 10, num_rounds=3, **SERVER)
+    return DPFTSServer(FEDERATION.weights(device=CPU), 10, num_rounds=3, **SERVER)
 
 
 MADE = {

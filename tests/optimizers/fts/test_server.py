@@ -28,7 +28,7 @@ def server(n=N, p=P, m=M, **kwargs):
     kwargs = (
         {"sampling_rate": 0.25, **kwargs} if "sample_size" not in kwargs else kwargs
     )
-    kwargs = {"noise_multiplier": 1.0, "num_rounds": 50, **kwargs}
+    kwargs = {"noise_multiplier": 1.0, "num_rounds": 50, "device": CPU, **kwargs}
     return DPFTSServer(weights(n, p), m, clip_norm=S, **kwargs)
 
 

@@ -35,6 +35,7 @@ def make(federation=FEDERATION, **kwargs):
         "noise_multiplier": 0.5,
         "sampling_rate": 0.5,
         "generator": seeded(2),
+        "device": CPU,
     }
     return DPFTSDE(federation, **{**defaults, **kwargs})
 

@@ -4,7 +4,6 @@ import torch
 
 from botorch_dp import GDP, GaussianMechanism
 from botorch_dp.optimizers.selection.runs import RunTerms
-from tests.devices import DEVICE, seeded
 
 XS = (0.2, 0.4, 0.6, 0.8)
 
@@ -19,9 +18,9 @@ class Counter:
             adjacency=adjacency,
             generator=generator,
         )
-        own = seeded(5)
+        own = torch.Generator("cpu").manual_seed(5)
         self._records = torch.rand(
-            num_records, dtype=torch.float64, device=DEVICE, generator=own
+            num_records, dtype=torch.float64, device="cpu", generator=own
         )
         self.xs = []
 

@@ -27,13 +27,12 @@ from botorch_dp.privacy import (
     SelectionEvent,
     TruncatedNegativeBinomial,
 )
-from tests.devices import DEVICE
 
 RATIOS = st.tuples(st.floats(1e-3, 0.999), st.floats(1.001, 100.0))
 
 
 def grid(num=9):
-    points = torch.linspace(0, 1, num, dtype=torch.float64, device=DEVICE)
+    points = torch.linspace(0, 1, num, dtype=torch.float64, device="cpu")
     return points.unsqueeze(-1)
 
 
@@ -52,7 +51,7 @@ class Rule(Proposals):
 
     def log_weights(self, private_history):
         if self.is_trial:
-            return torch.zeros(self._num_candidates, device=DEVICE)
+            return torch.zeros(self._num_candidates, device="cpu")
         if isinstance(self.answer, Exception):
             warnings.warn("about private scores", stacklevel=2)
             raise self.answer
@@ -66,7 +65,7 @@ class TestDensity:
     )
     @settings(max_examples=300)
     def test_within_the_limits_for_any_weights(self, logs, ratios):
-        weights = torch.tensor(logs, dtype=torch.float64, device=DEVICE)
+        weights = torch.tensor(logs, dtype=torch.float64, device="cpu")
         density = bounded_density(weights, ratios)
         # The probabilities that draw_from uses, relative to uniform ones.
         relative = density / density.sum() * len(density)
@@ -86,40 +85,40 @@ class TestDensity:
 
         root = optimize.brentq(excess, -30.0, 30.0, xtol=1e-13)
         expected = np.clip(np.exp(root + weights), low, high)
-        tensor = torch.tensor(logs, dtype=torch.float64, device=DEVICE)
-        found = bounded_density(tensor, ratios).cpu().numpy()
+        tensor = torch.tensor(logs, dtype=torch.float64, device="cpu")
+        found = bounded_density(tensor, ratios).numpy()
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
     def test_order_is_kept_and_constants_do_not_matter(self):
-        logs = torch.tensor([3.0, 0.0, 1.0, -2.0], dtype=torch.float64, device=DEVICE)
+        logs = torch.tensor([3.0, 0.0, 1.0, -2.0], dtype=torch.float64, device="cpu")
         density = bounded_density(logs, (0.2, 3.0))
         assert density.argsort().tolist() == logs.argsort().tolist()
         assert torch.allclose(bounded_density(logs + 700, (0.2, 3.0)), density)
 
     def test_enormous_differences(self):
-        logs = torch.tensor([0.0, 1e300, 5.0], dtype=torch.float64, device=DEVICE)
+        logs = torch.tensor([0.0, 1e300, 5.0], dtype=torch.float64, device="cpu")
         density = bounded_density(logs, (0.5, 1.9))
         assert density.tolist() == pytest.approx([0.55, 1.9, 0.55], rel=1e-4)
 
     def test_a_density_whose_mean_is_not_one_is_not_used(self, monkeypatch):
-        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device=DEVICE)
+        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
         assert bounded_density(logs, (0.5, 2.0)).tolist() != [1.0, 1.0]
         monkeypatch.setattr(adaptive, "_ROUNDING", -1.0)  # as if none were good enough
         assert bounded_density(logs, (0.5, 2.0)).tolist() == [1.0, 1.0]
 
     def test_no_limits_to_move_in(self):
-        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device=DEVICE)
+        logs = torch.tensor([3.0, 0.0], dtype=torch.float64, device="cpu")
         assert bounded_density(logs, (1.0, 1.0)).tolist() == [1.0, 1.0]
 
     def test_draws(self):
-        rule = Rule(torch.tensor([0.0, 1.0, 5.0], device=DEVICE), ratios=(0.4, 1.5))
+        rule = Rule(torch.tensor([0.0, 1.0, 5.0], device="cpu"), ratios=(0.4, 1.5))
         rule.start(3, None)
         rule.is_trial = False
         density = rule.density([])
         uniform = (np.arange(300) + 0.5) / 300
         drawn = [draw_from(density, u) for u in uniform]
         counts = np.bincount(drawn, minlength=3) / 100
-        np.testing.assert_allclose(counts, density.cpu().numpy(), atol=2e-2)
+        np.testing.assert_allclose(counts, density.numpy(), atol=2e-2)
         assert draw_from(density, 2.0**-64) == 0
         assert draw_index(rule, [], 0.5) == draw_from(density, 0.5)
         assert draw_from(density, 1 - 2.0**-53) == 2
@@ -143,9 +142,9 @@ class TestHistoriesNeverShow:
         "answer",
         [
             ValueError("private"),
-            torch.tensor([0.0, math.nan, 1.0], device=DEVICE),
-            torch.tensor([0.0, math.inf, 1.0], device=DEVICE),
-            torch.zeros(2, device=DEVICE),
+            torch.tensor([0.0, math.nan, 1.0], device="cpu"),
+            torch.tensor([0.0, math.inf, 1.0], device="cpu"),
+            torch.zeros(2, device="cpu"),
             "weights",
         ],
     )
@@ -160,14 +159,14 @@ class TestHistoriesNeverShow:
 
     def test_the_limits_that_were_paid_for_are_kept(self):
         # Whatever the rule says of itself in the meantime.
-        rule = Rule(torch.tensor([0.0, 9.0, 0.0], device=DEVICE), ratios=(0.5, 2.0))
+        rule = Rule(torch.tensor([0.0, 9.0, 0.0], device="cpu"), ratios=(0.5, 2.0))
         rule.start(3, None)
         rule.is_trial, rule.ratios = False, (0.01, 2.99)
         density = proposal_density(rule, [], size=3, ratios=(0.5, 2.0))
         assert float(density.max()) <= 2.0
 
     def test_a_wrong_rule_is_found_before_any_history(self):
-        rule = Rule(torch.zeros(2, device=DEVICE))
+        rule = Rule(torch.zeros(2, device="cpu"))
         rule.is_trial = False
         with pytest.raises(InvalidArgumentError, match="log_weights must return"):
             rule.start(3, None)
@@ -205,14 +204,14 @@ class TestGaussianProcess:
 
     def test_against_the_closed_form(self):
         # Two observations, an RBF kernel, by hand.
-        with DEVICE:
+        with torch.device("cpu"):
             kernel = RBFKernel().to(grid())
             kernel.lengthscale = 0.4
         kernel.requires_grad_(False)
         proposals = started(
             kernel=kernel, noise_variance=0.2, beta=0.7, temperature=0.5
         )
-        found = proposals.log_weights([(1, 2.0), (6, 3.0)]).cpu().numpy()
+        found = proposals.log_weights([(1, 2.0), (6, 3.0)]).numpy()
         z = np.linspace(0, 1, 9)
 
         def k(a, b):

@@ -7,9 +7,8 @@ from scipy import stats
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.selection.candidates import make_candidates
 from botorch_dp.privacy.noise import SeededNoise, SystemNoise
-from tests.devices import DEVICE
 
-CPU = DEVICE
+CPU = torch.device("cpu")  # where selections draw
 
 
 @pytest.fixture

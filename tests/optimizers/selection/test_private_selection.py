@@ -19,7 +19,6 @@ from botorch_dp.privacy.counts import (
     Poisson,
 )
 from botorch_dp.privacy.selection import SelectionEvent
-from tests.devices import DEVICE, seeded
 from tests.optimizers.selection.cases import XS, Counter, outcomes
 
 EVENT = GaussianEvent(2.0)
@@ -58,7 +57,7 @@ class TestCharge:
         # The same charge for every draw of the count.
         entries = []
         for seed in range(4):
-            generator = seeded(seed)
+            generator = torch.Generator("cpu").manual_seed(seed)
             selection = select(Poisson(3), generator=generator)
             selection.run(lambda x: 0.0)
             entries.append(selection.ledger.entries[0].event)
@@ -123,7 +122,7 @@ class TestNoRun:
 class TestPadding:
     @pytest.mark.parametrize("seed", range(6))
     def test_the_number_of_calls_is_fixed(self, seed):
-        generator = seeded(seed)
+        generator = torch.Generator("cpu").manual_seed(seed)
         problem = Counter(generator=generator)
         selection = select(Poisson(2), base=problem.base, pad_to=4, generator=generator)
         assert selection.event.count == AtMost(Poisson(2), 4)
@@ -206,7 +205,7 @@ class TestParallel:
         joblib = pytest.importorskip("joblib")
         found = []
         for jobs in (1, 2):
-            generator = seeded(4)
+            generator = torch.Generator("cpu").manual_seed(4)
             selection = select(Poisson(6), n_jobs=jobs, generator=generator)
             with joblib.parallel_config(backend=backend):
                 found.append(selection.run(_score_and_name))
@@ -280,7 +279,7 @@ def _score_and_name(x):
 
 
 def _random_score(x):
-    return float(torch.rand((), dtype=torch.float64, device=DEVICE))
+    return float(torch.rand((), dtype=torch.float64, device="cpu"))
 
 
 def _divides(x):
@@ -312,7 +311,7 @@ class TestAdaptive:
 
         means = []
         for proposals in (None, GPProposals(ratios=(0.1, 8.0), num_uniform=3)):
-            generator = seeded(1)
+            generator = torch.Generator("cpu").manual_seed(1)
             selection = select(FIVE, points, proposals=proposals, generator=generator)
             found = outcomes(selection, scores, 60)
             means.append(np.mean([one.score for one in found]))

@@ -19,7 +19,7 @@ from botorch_dp.privacy.counts import (
     Binomial,
     Poisson,
 )
-from tests.devices import DEVICE, seeded
+from tests.devices import DEVICE
 from tests.optimizers.selection.cases import XS, Counter
 
 EVENT = GaussianEvent(2.0)
@@ -208,7 +208,7 @@ class TestNothingLeaks:
     def test_the_same_ledger_row_for_every_number_of_runs(self):
         rows = set()
         for seed in range(3):
-            generator = seeded(seed)
+            generator = torch.Generator("cpu").manual_seed(seed)
             selection = select(Poisson(4), generator=generator)
             selection.run(lambda x: x)
             entry = selection.ledger.entries[0]

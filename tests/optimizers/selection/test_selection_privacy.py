@@ -20,7 +20,6 @@ from botorch_dp.privacy import (
     audit_epsilon,
     audit_mu,
 )
-from tests.devices import DEVICE, seeded
 from tests.optimizers.selection.cases import outcomes
 
 
@@ -33,7 +32,7 @@ class TestGaussianScores:
     def samples(self, noise=1.0, count=COUNT):
         found = []
         for value in (0.0, 1.0):
-            generator = seeded(int(value) + 3)
+            generator = torch.Generator("cpu").manual_seed(int(value) + 3)
             selection = PrivateSelection(
                 ["x"], base=GaussianEvent(1.0), count=count, generator=generator
             )
@@ -42,7 +41,7 @@ class TestGaussianScores:
                 selection, lambda x, v=value, d=draw: v + noise * d(), self.NUM
             )
             scores = [-9.0 if one is None else one.score for one in best]
-            found.append(torch.tensor(scores, dtype=torch.float64, device=DEVICE))
+            found.append(torch.tensor(scores, dtype=torch.float64, device="cpu"))
         return selection.event, found
 
     def test_the_claim_is_not_rejected_but_that_of_one_run_is(self):
@@ -76,7 +75,7 @@ class Spy(Proposals):
     """
 
     def log_weights(self, private_history):
-        weights = torch.zeros(5, dtype=torch.float64, device=DEVICE)
+        weights = torch.zeros(5, dtype=torch.float64, device="cpu")
         bits = [score for index, score in private_history if index < NUM_MEASURING]
         if len(bits) < 2:
             weights[:NUM_MEASURING] += 50.0
@@ -148,7 +147,7 @@ class Arbitrary(Proposals):
     def log_weights(self, private_history):
         seed = hash((self.seed, tuple(private_history))) % 2**32
         weights = 50 * np.random.default_rng(seed).normal(size=self._num_candidates)
-        return torch.tensor(weights, dtype=torch.float64, device=DEVICE)
+        return torch.tensor(weights, dtype=torch.float64, device="cpu")
 
 
 def largest_loss(rule, exact=exact_outputs):
@@ -167,7 +166,7 @@ class TestProposals:
         return rule
 
     def selection(self, generator=None):
-        candidates = torch.arange(5.0, dtype=torch.float64, device=DEVICE).unsqueeze(-1)
+        candidates = torch.arange(5.0, dtype=torch.float64, device="cpu").unsqueeze(-1)
         return PrivateSelection(
             candidates,
             base=PureEvent(EPSILON),

@@ -38,7 +38,7 @@ def server(guarantee=None, *, n=N, m=M, ballot=None, **kwargs):
     if guarantee is None:
         gaussian = kwargs.get("trust", "server") != "server"
         guarantee = GDP(1.0) if gaussian else PureDP(1.0)
-    return VoteServer(election(n, m, ballot), guarantee, **kwargs)
+    return VoteServer(election(n, m, ballot), guarantee, **{"device": CPU, **kwargs})
 
 
 def some_marks(n=N, m=M, seed=0):
@@ -48,7 +48,8 @@ def some_marks(n=N, m=M, seed=0):
 def log_probabilities(made, marks):
     """Return those of each winner, in closed form."""
     sums = clipped_marks(marks).sum(dim=0).cpu().numpy()
-    return torch.from_numpy(np.log(in_polynomial_time(sums, made._mechanism.scale)))
+    logs = np.log(in_polynomial_time(sums, made._mechanism.scale))
+    return torch.from_numpy(logs).to(CPU)
 
 
 class TestWinner:

@@ -19,6 +19,7 @@ CERTAIN = PureDP(1e6)  # noise that changes nothing
 
 
 def vote(guarantee=CERTAIN, **kwargs):
+    kwargs.setdefault("device", CPU)
     return PrivateVote(list(range(M)), num_agents=N, guarantee=guarantee, **kwargs)
 
 
