@@ -52,6 +52,29 @@ def pytest_configure(config):
     devices.choose(name)
 
 
+def pytest_report_header(config):
+    return f"device of the inputs: {devices.DEVICE}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    others = [
+        f"{name} not available: {reason}" if (reason := devices.why_not(name)) else name
+        for name in devices.NAMES
+        if name != devices.DEVICE.type
+    ]
+    terminalreporter.write_line(
+        f"device of the inputs: {devices.DEVICE} (others: {'; '.join(others)})"
+    )
+
+
+def pytest_runtest_setup(item):
+    name = devices.DEVICE.type
+    if name != "cpu" and (mark := item.get_closest_marker("cpu_only")):
+        pytest.skip(f"only for the CPU: {mark.args[0]}")
+    if name != "cuda" and item.get_closest_marker("cuda"):
+        pytest.skip("needs --device cuda")
+
+
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--quick"):
         return

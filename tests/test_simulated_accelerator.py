@@ -70,9 +70,31 @@ class TestValues:
         assert Y.tolist() == (X[1:].mT @ X[1:]).to(torch.float32).tolist()
         assert Y.is_inference()
 
-    def test_shapes_cannot_change_in_place(self, X):
-        with pytest.raises(NotImplementedError, match="unsqueeze_"):
-            X.unsqueeze_(0)
+    def test_shapes_that_change_in_place(self, X):
+        expected = X.tolist()
+        assert X.unsqueeze_(0).shape == (1, 4, 3)
+        assert X.squeeze_(0).mT.tolist() == X.t_().tolist()
+        assert X.t_().tolist() == expected
+        result = torch.empty(0, dtype=X.dtype, device=X.device)
+        assert torch.add(X, X, out=result).tolist() == (2 * X).tolist()
+        assert result.shape == X.shape
+
+    def test_torch_func(self, X):
+        def value(x):
+            return x.square().sum() + x.prod()
+
+        for transform in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+            found = torch.func.vmap(transform(value))(X)
+            expected = torch.func.vmap(transform(value))(X.cpu())
+            assert found.device == X.device
+            assert torch.allclose(found.cpu(), expected)
+
+    def test_text(self, X):
+        assert f"{X[0, 0]:.3f}" == f"{X.cpu()[0, 0]:.3f}"
+        assert "device='sim:0'" in repr(X)
+        assert (
+            torch.tensor([X[0, 0], X[0, 1]], device="cpu").tolist() == X[0, :2].tolist()
+        )
 
 
 class TestDevices:

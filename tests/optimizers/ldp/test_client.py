@@ -32,6 +32,8 @@ from botorch_dp.privacy import audit_epsilon, audit_mu, mu_audit_power
 from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
+pytestmark = pytest.mark.cpu_only("users send and receive CPU tensors")
+
 RUN = bytes(16)
 B, P = 1.0, 3
 

@@ -64,6 +64,7 @@ class TestFollows:
         atol = 1e-9 if mode == "stencil" else 0.2
         assert torch.allclose(gradient, slope, atol=atol)
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     def test_reaches_the_mean_record_of_a_fleet(self):
         generator = seeded(7)
         records = 1.0 + 0.3 * torch.randn(400, P, generator=generator, **DOUBLE)
@@ -208,6 +209,7 @@ class TestHostileUsers:
         ours.receive(LDPAnswer(ours.run_id, 1, far))
         assert 0.0 < float(ours.x[0]) < self.RADIUS / 2
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     @pytest.mark.parametrize(
         "kwargs",
         [{"guarantee": GDP(1.0)}, {"guarantee": PureDP(1.0), "mechanism": "laplace"}],

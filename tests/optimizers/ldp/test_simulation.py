@@ -45,6 +45,7 @@ class TestRun:
                 alone.tell(losses)
             assert torch.allclose(alone.x, batch.x[r], atol=1e-9)
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     def test_is_what_server_and_clients_do(self):
         """The simulation and a fleet of clients, with the same noise."""
         stream = Means()
