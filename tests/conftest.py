@@ -52,19 +52,29 @@ def pytest_configure(config):
     devices.choose(name)
 
 
-def pytest_report_header(config):
+def pytest_report_header():
     return f"device of the inputs: {devices.DEVICE}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with simulated_accelerator.count() as counts:
+        result = yield
+    if counts.operations:
+        item.user_properties.append(("used the simulated accelerator", True))
+    return result
+
+
 def pytest_terminal_summary(terminalreporter):
-    others = [
-        f"{name} not available: {reason}" if (reason := devices.why_not(name)) else name
-        for name in devices.NAMES
-        if name != devices.DEVICE.type
-    ]
-    terminalreporter.write_line(
-        f"device of the inputs: {devices.DEVICE} (others: {'; '.join(others)})"
-    )
+    parts = [f"device of the inputs: {devices.DEVICE}"]
+    if devices.DEVICE.type == simulated_accelerator.NAME:
+        passed = terminalreporter.stats.get("passed", [])
+        used = sum(bool(report.user_properties) for report in passed)
+        parts.append(f"{used} of {len(passed)} tests that passed computed on it")
+    for name in devices.NAMES:
+        if reason := devices.why_not(name):
+            parts.append(f"{name} is not available: {reason}")
+    terminalreporter.write_line("; ".join(parts))
 
 
 def pytest_runtest_setup(item):

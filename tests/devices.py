@@ -2,7 +2,11 @@
 
 Tests create tensors on ``DEVICE`` and draw with :func:`seeded`, or with the fixtures of
 ``conftest.py``, which do the same.
+
+``python -m tests.devices`` prints the accelerators that can be tested on this machine.
 """
+
+import sys
 
 import torch
 
@@ -34,3 +38,11 @@ def seeded(seed=0):
     if DEVICE.type == simulated_accelerator.NAME:
         return simulated_accelerator.Generator().manual_seed(seed)
     return torch.Generator(DEVICE).manual_seed(seed)
+
+
+if __name__ == "__main__":
+    for accelerator in NAMES[1:]:
+        if reason := why_not(accelerator):
+            print(f"{accelerator} is not tested: {reason}", file=sys.stderr)
+        else:
+            print(accelerator)

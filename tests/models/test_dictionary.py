@@ -496,6 +496,7 @@ class TestBadArguments:
         ):
             dictionary.leave_one_out(wrong)
 
+    @pytest.mark.default_device
     def test_kernel_with_several_outputs(self, generator):
         with CPU:
             kernel = RBFKernelGrad()
