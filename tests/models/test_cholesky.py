@@ -6,13 +6,12 @@ import torch
 from botorch_dp.models.cholesky import append_rows, delete_row, drop
 from tests.devices import DEVICE
 
-CPU = DEVICE
 BATCHES = pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 
 
 def positive_definite(generator, *batch, size):
     root = torch.randn(
-        *batch, size, size + 2, generator=generator, dtype=torch.float64, device=CPU
+        *batch, size, size + 2, generator=generator, dtype=torch.float64, device=DEVICE
     )
     return root @ root.mT
 
@@ -45,7 +44,7 @@ class TestDeleteRow:
         K = positive_definite(generator, size=size)
         j = int(where * (size - 1))
         rest = [i for i in range(size) if i != j]
-        index = torch.tensor(j, device=CPU)
+        index = torch.tensor(j, device=DEVICE)
         smaller = delete_row(torch.linalg.cholesky(K), index)
         expected = torch.linalg.cholesky(K[rest][:, rest])
         torch.testing.assert_close(smaller, expected, rtol=1e-9, atol=1e-9)
@@ -55,32 +54,32 @@ class TestDeleteRow:
         K = positive_definite(generator, 2, 3, size=5)
         factor = torch.linalg.cholesky(K)
         before = factor.clone()
-        index = torch.tensor([[0, 1, 4], [2, 2, 3]], device=CPU)
+        index = torch.tensor([[0, 1, 4], [2, 2, 3]], device=DEVICE)
         smaller = delete_row(factor, index)
         assert torch.equal(factor, before)
-        for i, j in torch.ones(2, 3, device=CPU).nonzero().tolist():
+        for i, j in torch.ones(2, 3, device=DEVICE).nonzero().tolist():
             alone = delete_row(factor[i, j], index[i, j])
             torch.testing.assert_close(smaller[i, j], alone)
 
     def test_last_row_leaves_the_others_to_the_bit(self, generator):
         factor = torch.linalg.cholesky(positive_definite(generator, size=6))
-        smaller = delete_row(factor, torch.tensor(5, device=CPU))
+        smaller = delete_row(factor, torch.tensor(5, device=DEVICE))
         assert torch.equal(smaller, factor[:5, :5])
 
     def test_nearly_singular(self, generator):
         K = positive_definite(generator, size=8)
         K[1] = K[0]
         K[:, 1] = K[:, 0]
-        K += 1e-13 * K.diagonal().max() * torch.eye(8, dtype=K.dtype, device=CPU)
-        smaller = delete_row(torch.linalg.cholesky(K), torch.tensor(0, device=CPU))
+        K += 1e-13 * K.diagonal().max() * torch.eye(8, dtype=K.dtype, device=DEVICE)
+        smaller = delete_row(torch.linalg.cholesky(K), torch.tensor(0, device=DEVICE))
         torch.testing.assert_close(smaller @ smaller.mT, K[1:, 1:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dim", [-1, -2])
 def test_drop(dim, generator):
     matrix = positive_definite(generator, 2, size=4)
-    index = torch.tensor([0, 2], device=CPU)
+    index = torch.tensor([0, 2], device=DEVICE)
     dropped = drop(matrix, index, dim=dim)
     for element, j, result in zip(matrix, [0, 2], dropped, strict=True):
-        rest = torch.tensor([i for i in range(4) if i != j], device=CPU)
+        rest = torch.tensor([i for i in range(4) if i != j], device=DEVICE)
         assert torch.equal(result, element.index_select(dim, rest))

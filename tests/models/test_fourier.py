@@ -20,22 +20,21 @@ from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import FourierFeatures
 from tests.devices import DEVICE, seeded
 
-CPU = DEVICE
 MANY = 40_000
 
 
 def uniform(generator, *shape, scale=1.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
 def vector(*values, **tkwargs):
-    return torch.tensor(values, **{"dtype": torch.float64, "device": CPU, **tkwargs})
+    return torch.tensor(values, **{"dtype": torch.float64, "device": DEVICE, **tkwargs})
 
 
 def make_kernel(base, outputscale=None, lengthscale=(0.7,), **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = base(**kwargs).double()
         kernel.lengthscale = vector(*lengthscale)
         if outputscale is not None:
@@ -101,7 +100,10 @@ class TestKernels:
         standard = features.frequencies * vector(0.5, 4.0)
         covariance = standard.T.cov()
         torch.testing.assert_close(
-            covariance, torch.eye(2, dtype=torch.float64, device=CPU), rtol=0, atol=0.03
+            covariance,
+            torch.eye(2, dtype=torch.float64, device=DEVICE),
+            rtol=0,
+            atol=0.03,
         )
         turns = features.phases / (2 * torch.pi)
         assert 0 <= turns.min() < 1e-3
@@ -147,7 +149,7 @@ class TestMap:
 
     def test_no_length(self):
         """A point where the only cosine is zero, up to rounding."""
-        zero = torch.zeros(1, 1, dtype=torch.float64, device=CPU)
+        zero = torch.zeros(1, 1, dtype=torch.float64, device=DEVICE)
         features = FourierFeatures(zero + 1, zero[0] + torch.pi / 2)
         assert features(zero).isfinite().all()
 
@@ -276,7 +278,7 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
     ],
 )
 def test_rejects(call, message):
-    W = torch.ones(2, 3, dtype=torch.float64, device=CPU)
+    W = torch.ones(2, 3, dtype=torch.float64, device=DEVICE)
     with pytest.raises(InvalidArgumentError, match=message):
         call(W, W[:, 0].clone())
 
@@ -293,7 +295,7 @@ def test_rejects(call, message):
     ],
 )
 def test_rejects_kernels(make):
-    with CPU:
+    with DEVICE:
         kernel = make()
     with pytest.raises(UnsupportedKernelError, match="kernel must be RBF or Matern"):
         FourierFeatures.from_kernel(kernel, 2, num_features=4, seed=0)

@@ -7,20 +7,19 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import FourierFeatures, LinearModels
 from tests.devices import DEVICE, seeded
 
-CPU = DEVICE
 NOISE = 1e-2
 
 
 def uniform(generator, *shape):
-    return torch.rand(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.rand(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def normal(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def make_features(num_features=12, dtype=torch.float64, **kwargs):
-    lengthscale = torch.tensor([0.4, 0.6], dtype=dtype, device=CPU)
+    lengthscale = torch.tensor([0.4, 0.6], dtype=dtype, device=DEVICE)
     return FourierFeatures.draw(
         lengthscale, num_features=num_features, seed=0, **kwargs
     )
@@ -37,7 +36,7 @@ def posterior(features, X, y, noise=NOISE):
 def affine_map(models, agent):
     """The sample of one agent as a function of its normals: offset and matrix."""
     size = models.num_normals
-    zero = torch.zeros(models.num_agents, size, dtype=torch.float64, device=CPU)
+    zero = torch.zeros(models.num_agents, size, dtype=torch.float64, device=DEVICE)
     offset = models.sample(zero)[agent]
     columns = []
     for i in range(size):
@@ -67,7 +66,7 @@ class History:
         y = normal(self.generator, self.models.num_agents, k)
         mask = None
         if where is not None:
-            mask = torch.tensor(where, device=CPU)
+            mask = torch.tensor(where, device=DEVICE)
             # What is not observed must not matter.
             X[~mask], y[~mask] = torch.nan, torch.nan
         self.models.append(X, y, mask)
@@ -78,7 +77,7 @@ class History:
 
     def of(self, agent):
         points, values = self.seen[agent]
-        empty = torch.empty(0, 2, dtype=torch.float64, device=CPU)
+        empty = torch.empty(0, 2, dtype=torch.float64, device=DEVICE)
         return torch.cat([empty, *points]), torch.cat([empty[:, 0], *values])
 
     def check(self, **kwargs):

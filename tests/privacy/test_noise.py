@@ -18,7 +18,6 @@ from botorch_dp.privacy import SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy import noise as noise_module
 from tests.devices import DEVICE
 
-CPU = DEVICE
 NUM = 20_000
 
 
@@ -51,16 +50,16 @@ class TestDistributions:
         assert kolmogorov(noisy, stats.laplace(3.0, 2.0 * 1.1)) < 1e-3
 
     def test_uniform_and_samples(self, source):
-        uniform = source.uniform(torch.Size([NUM]), CPU)
+        uniform = source.uniform(torch.Size([NUM]), DEVICE)
         assert 0 < uniform.min() < uniform.max() < 1
         assert kolmogorov(uniform, stats.uniform()) > 1e-3
-        taken = source.poisson_sample(torch.Size([NUM]), 0.3, CPU)
+        taken = source.poisson_sample(torch.Size([NUM]), 0.3, DEVICE)
         assert stats.binomtest(int(taken.sum()), NUM, 0.3).pvalue > 1e-3
 
     def test_fixed_size_sample_is_a_uniform_subset(self, source):
-        counts = torch.zeros(6, dtype=torch.int64, device=CPU)
+        counts = torch.zeros(6, dtype=torch.int64, device=DEVICE)
         for _ in range(2000):
-            subset = source.fixed_size_sample(torch.Size([6]), 2, CPU)
+            subset = source.fixed_size_sample(torch.Size([6]), 2, DEVICE)
             assert len(set(subset.tolist())) == 2
             counts[subset] += 1
         assert stats.chisquare(counts.cpu().numpy()).pvalue > 1e-3

@@ -15,11 +15,9 @@ from botorch_dp.models import (
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
 from tests.devices import DEVICE
 
-CPU = DEVICE
-
 
 def make_kernel(base=RBFKernel, **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(base(**kwargs)).double()
         if kernel.base_kernel.has_lengthscale:
             kernel.base_kernel.lengthscale = 1.3
@@ -29,7 +27,7 @@ def make_kernel(base=RBFKernel, **kwargs):
 
 def uniform(generator, *shape, scale=3.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
@@ -45,7 +43,7 @@ class TestCovariances:
     def test_fast_path_is_the_general_one(self, base, kwargs, generator):
         kernel = make_kernel(base, **kwargs)
         if kwargs.get("ard_num_dims"):
-            with CPU:
+            with DEVICE:
                 scales = torch.tensor([[0.5, 1.0, 2.0]])
                 kernel.base_kernel.lengthscale = scales.double()
         X, x = uniform(generator, 2, 5, 3), uniform(generator, 2, 3)

@@ -6,7 +6,6 @@ from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel, ScaleKer
 from botorch_dp.models import describe_kernel
 from tests.devices import DEVICE
 
-CPU = DEVICE
 KERNELS = {
     "rbf": RBFKernel,
     "another length scale": lambda: scaled(RBFKernel(), lengthscale=0.3),
@@ -31,7 +30,7 @@ def scaled(kernel, **values):
 
 
 def describe(name):
-    with CPU:
+    with DEVICE:
         return describe_kernel(KERNELS[name]())
 
 

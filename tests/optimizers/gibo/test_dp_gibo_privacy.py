@@ -13,7 +13,7 @@ from botorch_dp.optimizers.gibo import gradient_descent
 from botorch_dp.privacy import GaussianMechanism, audit_mu, mu_audit_power
 from tests.optimizers.gibo.test_dp_gibo import released_mean
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     Quadratics,
     differing,
@@ -203,7 +203,7 @@ class TestHostileRecords:
     def test_sums_round_less_than_one_record_counts(self):
         # With gradients in single precision, too, whose sum near 12,000 would be a
         # multiple of 0.001 there.
-        n, bound, single = 50_000, 0.3, {"dtype": torch.float32, "device": CPU}
+        n, bound, single = 50_000, 0.3, {"dtype": torch.float32, "device": DEVICE}
         slopes = 0.1 + 0.3 * torch.rand(n, generator=seeded(), **single)
         for index in range(5):
             means = []
@@ -389,6 +389,6 @@ def assert_equal(first, second):
 
 
 def test_assert_equal_sees_a_difference():
-    x = torch.zeros(2, device=CPU)
+    x = torch.zeros(2, device=DEVICE)
     with pytest.raises(AssertionError):
         assert_equal({"a": [x]}, {"a": [x + 1e-12]})

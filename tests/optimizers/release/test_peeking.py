@@ -13,11 +13,11 @@ from botorch_dp.optimizers.release.peeking import (
     log_expected_improvement,
     point_of_improvement,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 
 def make_posterior(count=12, observed=((2, 0.8), (7, -0.5)), noise=0.05):
-    with CPU:
+    with DEVICE:
         kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
         kernel.lengthscale = 0.3
     X = torch.linspace(0, 1, count, **DOUBLE).unsqueeze(-1)

@@ -20,7 +20,7 @@ from botorch_dp.privacy import (
     worst_log_ratio,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     differing,
     held_numbers,
@@ -226,7 +226,7 @@ class TestStable:
         def choose(self, private_scores, *, ledger):
             first, *_ = private_scores
             self._charge(ledger, self.event(), 1, first.device)
-            return torch.tensor(1, device=CPU)
+            return torch.tensor(1, device=DEVICE)
 
         def add(self, private_value, *, ledger, batch_dims=0):
             self._charge(ledger, self.event(1), 1, private_value.device)

@@ -14,10 +14,6 @@ from botorch_dp import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.privacy import SecureNoise
-from tests.devices import DEVICE
-
-CPU = DEVICE
-
 
 NAN, INF = math.nan, math.inf
 

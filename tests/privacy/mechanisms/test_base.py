@@ -18,10 +18,9 @@ from botorch_dp import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
-from tests.devices import seeded
+from tests.devices import DEVICE, seeded
 from tests.privacy.mechanisms.cases import (
     CHOICES,
-    CPU,
     INF,
     KINDS,
     NAN,
@@ -40,7 +39,7 @@ class TestEveryMechanism:
         ledger = Ledger()
         mechanism = make(kind, generator=generator)
         released = mechanism.release(private_value(kind, **tkwargs), ledger=ledger)
-        assert released.device == CPU
+        assert released.device == DEVICE
         if kind not in CHOICES:
             assert released.dtype == tkwargs["dtype"]
             assert released.shape == (3,)
