@@ -9,8 +9,7 @@ MINIMUM := .venv-minimum
 MINIMUM_TORCH ?= 2.6.0
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 # The tests that create their inputs on the device that is tested.
-DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy \
-	tests/test_device.py tests/test_simulated_accelerator.py
+DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-sim test-cuda test-minimum mutants tutorials docs lint benchmarks federated format clean
@@ -46,10 +45,11 @@ test: $(VENV)/.all  ## run every test once, and check the coverage of the privac
 	done
 
 test-sim: $(VENV)/.all  ## run fast tests on a simulated accelerator, which finds what would fail on a GPU
+	$(PYTEST) --meta-device --device sim tests/test_device.py tests/test_simulated_accelerator.py
 	$(PYTEST) --quick --meta-device --device sim $(DEVICE_TESTS)
 
 test-cuda: $(VENV)/.all  ## run the tests that use a device on a GPU
-	$(PYTEST) --device cuda $(DEVICE_TESTS)
+	$(PYTEST) --device cuda tests/test_device.py $(DEVICE_TESTS)
 
 quick: $(VENV)/.all  ## run each fast test with one set of parameters, in under a minute
 	$(PYTEST) --quick tests
