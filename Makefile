@@ -45,7 +45,8 @@ test: $(VENV)/.all  ## run every test once, and check the coverage of the privac
 	done
 
 test-sim: $(VENV)/.all  ## run fast tests on a simulated accelerator, which finds what would fail on a GPU
-	$(PYTEST) --meta-device --device sim tests/test_device.py tests/test_simulated_accelerator.py
+	$(PYTEST) --meta-device --device sim tests/test_device.py \
+		tests/test_simulated_accelerator.py tests/benchmarks/test_device.py
 	$(PYTEST) --quick --meta-device --device sim $(DEVICE_TESTS)
 
 test-cuda: $(VENV)/.all  ## run the tests that use a device on a GPU
