@@ -9,7 +9,9 @@ MINIMUM := .venv-minimum
 MINIMUM_TORCH ?= 2.6.0
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 # The tests that create their inputs on the device that is tested.
-DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy
+DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy/mechanisms \
+	$(patsubst %,tests/privacy/test_%.py,account audit budget certificate clipping count \
+	ledger_book ledger_summary noise)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-sim test-cuda test-minimum mutants tutorials docs lint benchmarks federated format clean
