@@ -8,9 +8,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS)
 MINIMUM := .venv-minimum
 MINIMUM_TORCH ?= 2.6.0
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# The tests that create their inputs on the device that is tested.
+DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy/mechanisms \
+	$(patsubst %,tests/privacy/test_%.py,account audit budget certificate clipping count \
+	ledger_book ledger_summary noise)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-minimum mutants tutorials docs lint benchmarks federated format clean
+.PHONY: help demo test quick test-sim test-cuda test-minimum mutants tutorials docs lint benchmarks federated format clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,10 +37,22 @@ demo: $(VENV)/.demo  ## run an example: a private result, its certificate and a 
 
 # Coverage and the meta device each make tests about 40 % slower, so every test runs once,
 # and coverage is measured where it is required: for the privacy core, by its own tests.
+# Then come the tests with inputs on each accelerator that this machine has or simulates.
 test: $(VENV)/.all  ## run every test once, and check the coverage of the privacy core
 	$(PYTEST) --meta-device --cov --cov-report= tests/privacy
 	$(BIN)/coverage report --include='botorch_dp/privacy/*' --fail-under=95
 	$(PYTEST) --meta-device --doctest-modules botorch_dp tests --ignore=tests/privacy
+	@for device in $$($(BIN)/python -m tests.devices); do \
+		$(MAKE) test-$$device || exit 1; \
+	done
+
+test-sim: $(VENV)/.all  ## run fast tests on a simulated accelerator, which finds what would fail on a GPU
+	$(PYTEST) --meta-device --device sim tests/test_device.py \
+		tests/test_simulated_accelerator.py tests/benchmarks/test_device.py
+	$(PYTEST) --quick --meta-device --device sim $(DEVICE_TESTS)
+
+test-cuda: $(VENV)/.all  ## run the tests that use a device on a GPU
+	$(PYTEST) --device cuda tests/test_device.py $(DEVICE_TESTS)
 
 quick: $(VENV)/.all  ## run each fast test with one set of parameters, in under a minute
 	$(PYTEST) --quick tests
@@ -83,6 +99,7 @@ benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in bench
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.selection
 	$(BIN)/python -m benchmarks.imports
+	$(BIN)/python -m benchmarks.device
 	$(BIN)/python -m benchmarks.arena
 	$(BIN)/python -m benchmarks.arena --real
 

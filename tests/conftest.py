@@ -1,10 +1,12 @@
-"""Shared fixtures, and two switches: ``--meta-device`` and ``--quick``."""
+"""Shared fixtures, and three switches: ``--device``, ``--meta-device``, ``--quick``."""
 
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from tests import devices, simulated_accelerator
 
 collect_ignore = ["mutants"]  # `make mutants` runs them
 
@@ -17,6 +19,13 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=devices.NAMES,
+        default="cpu",
+        help="the device of the tests' inputs; sim is a simulated accelerator. With "
+        "sim and cuda, only the tests run that create their inputs on the device",
+    )
     parser.addoption(
         "--meta-device",
         action="store_true",
@@ -37,6 +46,43 @@ def pytest_configure(config):
     config.addinivalue_line(
         "filterwarnings", "error::botorch_dp.exceptions.BotorchDPWarning"
     )
+    name = config.getoption("--device")
+    if reason := devices.why_not(name):
+        raise pytest.UsageError(f"--device {name}: {reason}")
+    devices.choose(name)
+
+
+def pytest_report_header():
+    return f"device of the inputs: {devices.DEVICE}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with simulated_accelerator.count() as counts:
+        result = yield
+    if counts.operations:
+        item.user_properties.append(("used the simulated accelerator", True))
+    return result
+
+
+def pytest_terminal_summary(terminalreporter):
+    parts = [f"device of the inputs: {devices.DEVICE}"]
+    if devices.DEVICE.type == simulated_accelerator.NAME:
+        passed = terminalreporter.stats.get("passed", [])
+        used = sum(bool(report.user_properties) for report in passed)
+        parts.append(f"{used} of {len(passed)} tests that passed computed on it")
+    for name in devices.NAMES:
+        if reason := devices.why_not(name):
+            parts.append(f"{name} is not available: {reason}")
+    terminalreporter.write_line("; ".join(parts))
+
+
+def pytest_runtest_setup(item):
+    name = devices.DEVICE.type
+    if name != "cpu" and (mark := item.get_closest_marker("cpu_only")):
+        pytest.skip(f"only for the CPU: {mark.args[0]}")
+    if name != "cuda" and item.get_closest_marker("cuda"):
+        pytest.skip("needs --device cuda")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -72,16 +118,24 @@ def _meta_default_device(request):
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def tkwargs(request):
     """The dtype and device of a test's inputs."""
-    return {"dtype": request.param, "device": torch.device("cpu")}
+    return {"dtype": request.param, "device": devices.DEVICE}
 
 
 @pytest.fixture
 def double():
     """The dtype and device of inputs where precision matters more than coverage."""
-    return {"dtype": torch.float64, "device": torch.device("cpu")}
+    return {"dtype": torch.float64, "device": devices.DEVICE}
 
 
 @pytest.fixture
 def generator():
-    """A seeded generator, on the CPU whatever the default device."""
-    return torch.Generator(device="cpu").manual_seed(2026)
+    """A seeded generator on the device of the inputs."""
+    return devices.seeded(2026)
+
+
+@pytest.fixture
+def accelerator():
+    """The simulated accelerator, for tests that need this one."""
+    if devices.DEVICE.type != simulated_accelerator.NAME:
+        pytest.skip("needs --device sim")
+    return simulated_accelerator

@@ -17,30 +17,29 @@ from botorch_dp.acquisition import (
 from botorch_dp.acquisition.design import _simplex
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import GradientGP, radial_kernel
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 def make_kernel(name, lengthscale=1.0, outputscale=1.0):
-    with CPU:
+    with DEVICE:
         base = RBFKernel() if name == "rbf" else MaternKernel(nu=2.5)
         kernel = ScaleKernel(base).double()
     if isinstance(lengthscale, list):
-        with CPU:
+        with DEVICE:
             kernel.base_kernel = type(base)(ard_num_dims=len(lengthscale)).double()
-    lengthscale = torch.tensor(lengthscale, dtype=torch.float64, device=CPU)
+    lengthscale = torch.tensor(lengthscale, dtype=torch.float64, device=DEVICE)
     kernel.base_kernel.lengthscale = lengthscale
-    kernel.outputscale = torch.tensor(outputscale, dtype=torch.float64, device=CPU)
+    kernel.outputscale = torch.tensor(outputscale, dtype=torch.float64, device=DEVICE)
     return kernel
 
 
 def without_history(d, kernel, noise_variance=1e-6):
-    X = torch.full((1, d), 1e3, dtype=torch.float64, device=CPU)
+    X = torch.full((1, d), 1e3, dtype=torch.float64, device=DEVICE)
     return GradientGP(X, X[:, :1], kernel, noise_variance)
 
 
 def origin(d):
-    return torch.zeros(d, dtype=torch.float64, device=CPU)
+    return torch.zeros(d, dtype=torch.float64, device=DEVICE)
 
 
 def formula(name, m, h, noise):
@@ -126,11 +125,13 @@ class TestWithoutHistory:
         model = without_history(d, make_kernel("rbf"))
         design = optimal_design(model, origin(d), b)
         acqf = GradientInformation(model, origin(d))
-        bounds = torch.tensor([[-1.0] * d, [1.0] * d], dtype=torch.float64, device=CPU)
-        starts = 0.1 * torch.randn(
-            4, b, d, generator=generator, dtype=torch.float64, device=CPU
+        bounds = torch.tensor(
+            [[-1.0] * d, [1.0] * d], dtype=torch.float64, device=DEVICE
         )
-        with CPU:
+        starts = 0.1 * torch.randn(
+            4, b, d, generator=generator, dtype=torch.float64, device=DEVICE
+        )
+        with DEVICE:
             _, value = optimize_acqf(
                 acqf,
                 bounds=bounds,
@@ -172,7 +173,7 @@ class TestWithoutHistory:
 class TestWithHistory:
     @pytest.fixture
     def model(self, generator):
-        X = torch.rand(20, 3, generator=generator, dtype=torch.float64, device=CPU)
+        X = torch.rand(20, 3, generator=generator, dtype=torch.float64, device=DEVICE)
         return GradientGP(X, X[:, :1], make_kernel("matern", 0.5), 1e-4)
 
     def test_trace_is_that_of_the_acquisition(self, model):
@@ -184,7 +185,7 @@ class TestWithHistory:
 
     def test_far_better_than_random_points(self, model, generator):
         at = origin(3) + 0.5
-        random = torch.rand(500, 4, 3, generator=generator, device=CPU).double()
+        random = torch.rand(500, 4, 3, generator=generator, device=DEVICE).double()
         traces = GradientInformation(model, at).trace(random)
         assert float(optimal_design(model, at, 4).trace) < float(traces.min())
 
@@ -197,11 +198,13 @@ class TestWithHistory:
         assert points[:, 1].abs().min() > 10 * points[:, 0].abs().max()
 
     def test_as_a_start_optimize_acqf_never_ends_worse(self, model):
-        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=CPU)
+        bounds = torch.tensor(
+            [[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=DEVICE
+        )
         for at, b in itertools.product((0.5, 0.98), (2, 4, 6)):
             x = origin(3) + at
             design = optimal_design(model, x, b, bounds)
-            with CPU:
+            with DEVICE:
                 _, value = optimize_acqf(
                     GradientInformation(model, x),
                     bounds=bounds,
@@ -217,7 +220,9 @@ class TestBox:
     @pytest.mark.parametrize("b", [1, 2, 3, 4, 5, 6])
     @pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0])
     def test_points_stay_inside_and_keep_telling(self, at, b):
-        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=CPU)
+        bounds = torch.tensor(
+            [[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=DEVICE
+        )
         model = without_history(3, make_kernel("rbf"))
         x = origin(3) + at
         design = optimal_design(model, x, b, bounds)
@@ -246,7 +251,7 @@ class TestBadInput:
             optimal_design(without_history(2, make_kernel("rbf")), origin(2), b)
 
     def test_kernel(self, double):
-        with CPU:
+        with DEVICE:
             kernel = PeriodicKernel().double()
         with pytest.raises(UnsupportedKernelError, match=r"Periodic.*optimize_acqf"):
             optimal_design(without_history(2, kernel), origin(2), 3)
@@ -284,7 +289,7 @@ class TestBadInput:
 
     def test_input_transform(self, double):
         X = torch.ones(1, 2, **double)
-        with CPU:
+        with DEVICE:
             transform = Normalize(
                 2, bounds=torch.tensor([[0.0] * 2, [2.0] * 2]).double()
             )

@@ -18,12 +18,11 @@ from gpytorch.kernels import (
 from botorch_dp.acquisition import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 def make_kernel(name, d=3):
-    with CPU:
+    with DEVICE:
         kernel = {
             "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=d)),
             "matern": lambda: MaternKernel(nu=2.5, ard_num_dims=d),
@@ -35,7 +34,7 @@ def make_kernel(name, d=3):
         }[name]().double()
     for part in (kernel, *kernel.sub_kernels()):
         if part.has_lengthscale and part.ard_num_dims:
-            part.lengthscale = torch.linspace(0.4, 0.9, d, device=CPU)
+            part.lengthscale = torch.linspace(0.4, 0.9, d, device=DEVICE)
     return kernel
 
 
@@ -47,7 +46,7 @@ OTHERS = ["polynomial", "periodic", "sum", "active"]
 def points(generator):
     def draw(*shape):
         return torch.rand(
-            *shape, 3, generator=generator, dtype=torch.float64, device=CPU
+            *shape, 3, generator=generator, dtype=torch.float64, device=DEVICE
         )
 
     return draw
@@ -62,7 +61,7 @@ def brute_force(model, X_center, Z):
     """The trace after really conditioning on the candidates, whatever their values."""
     conditioned = GradientGP(
         torch.cat([model.train_inputs[0], Z]),
-        torch.zeros(len(model.train_targets) + len(Z), 1, dtype=Z.dtype, device=CPU),
+        torch.zeros(len(model.train_targets) + len(Z), 1, dtype=Z.dtype, device=DEVICE),
         model.covar_module,
         float(model.noise_variance),
     )
@@ -93,7 +92,7 @@ class TestValue:
         joint = model.posterior(z)
         h = 1e-5
         # c: the posterior covariance of f(z) with the gradient, by differences.
-        steps = h * torch.eye(3, dtype=torch.float64, device=CPU)
+        steps = h * torch.eye(3, dtype=torch.float64, device=DEVICE)
         both = torch.cat([X_center + steps, X_center - steps, z])
         covariance = model.posterior(both).distribution.covariance_matrix.detach()
         c = (covariance[:3, -1] - covariance[3:6, -1]) / (2 * h)
@@ -146,9 +145,9 @@ class TestValue:
         assert torch.equal(acqf.trace(Z), -acqf(Z))
 
     def test_normalized_inputs(self, points):
-        bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 4.0]], device=CPU).double()
+        bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 4.0]], device=DEVICE).double()
         X, X_center, Z = points(12), points(1), points(2, 3).requires_grad_()
-        with CPU:
+        with DEVICE:
             transform = Normalize(3, bounds=bounds)
         model = make_model(X, "sum", input_transform=transform)
         for name in ("rbf", "sum"):
@@ -163,7 +162,7 @@ class TestValue:
 
     def test_float32(self, points):
         X, X_center, Z = (p.float() for p in (points(12), points(1), points(2, 3)))
-        with CPU:
+        with DEVICE:
             kernel = RBFKernel()
         model = GradientGP(X, X[:, :1], kernel, noise_variance=1e-2)
         kernel = kernel.double()
@@ -206,7 +205,7 @@ class TestGradient:
                 difference = (a.unsqueeze(-2) - b.unsqueeze(-3)) * inverse
                 return scale * torch.exp(-difference.square().sum(dim=-1) / 2)
 
-            identity = torch.eye(15, dtype=Z.dtype, device=CPU)
+            identity = torch.eye(15, dtype=Z.dtype, device=DEVICE)
             K = k(every, every) + model.noise_variance * identity
             cross = (
                 k(X_center, every).mT * (every - X_center) * inverse.square()
@@ -240,8 +239,8 @@ class TestBoTorch:
     def test_optimize_acqf_finds_more_than_random_points(self, sequential, points):
         model, X_center = make_model(points(12)), points(1)
         acqf = GradientInformation(model, X_center)
-        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], device=CPU).double()
-        with CPU:
+        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], device=DEVICE).double()
+        with DEVICE:
             candidates, value = optimize_acqf(
                 acqf,
                 bounds=bounds,
@@ -258,7 +257,7 @@ class TestBoTorch:
 
 class TestBadInput:
     def test_model(self, points):
-        with CPU:
+        with DEVICE:
             plain = SingleTaskGP(points(4), points(4)[:, :1])
         with pytest.raises(InvalidArgumentError, match=r"SingleTaskGP.*from_model"):
             GradientInformation(plain, points(1))
@@ -288,7 +287,7 @@ class TestBadInput:
     )
     def test_candidates(self, shape, match, points):
         acqf = GradientInformation(make_model(points(4)), points(1))
-        Z = torch.zeros(shape, dtype=torch.float64, device=CPU)
+        Z = torch.zeros(shape, dtype=torch.float64, device=DEVICE)
         with pytest.raises(InvalidArgumentError, match=match):
             acqf(Z)
 

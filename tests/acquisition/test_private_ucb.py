@@ -21,16 +21,16 @@ from botorch_dp.acquisition.private_ucb import (
     ucb_beta,
 )
 from botorch_dp.exceptions import InvalidArgumentError
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 SETTING = {"step": 4, "num_candidates": 200, "delta": 0.1}
 
 
 def make_model(num_outputs=1, dtype=torch.float64):
-    generator = torch.Generator(device="cpu").manual_seed(7)
-    X = torch.rand(8, 2, generator=generator, dtype=dtype, device=CPU)
+    generator = seeded(7)
+    X = torch.rand(8, 2, generator=generator, dtype=dtype, device=DEVICE)
     Y = torch.stack([(3 * X).sin().sum(dim=-1), X.prod(dim=-1)], dim=-1)
-    with CPU:
+    with DEVICE:
         kernel = RBFKernel().to(dtype)
         return SingleTaskGP(
             X,
@@ -44,7 +44,7 @@ def make_model(num_outputs=1, dtype=torch.float64):
 @pytest.fixture
 def points(generator):
     def draw(*shape, dtype=torch.float64):
-        return torch.rand(*shape, 2, generator=generator, dtype=dtype, device=CPU)
+        return torch.rand(*shape, 2, generator=generator, dtype=dtype, device=DEVICE)
 
     return draw
 
@@ -108,7 +108,7 @@ class TestValue:
         )
         assert isinstance(acqf, AnalyticAcquisitionFunction)
         beta = torch.tensor(ucb_beta(**SETTING, constants=constants), **tkwargs)
-        with CPU:
+        with DEVICE:
             botorch_acqf = UpperConfidenceBound(model, beta=beta, maximize=maximize)
         expected = botorch_acqf(X)
         values = acqf(X)
@@ -141,7 +141,7 @@ class TestValue:
         model, X = make_model(num_outputs=2), points(5, 1)
         with pytest.raises(UnsupportedError, match="posterior transform"):
             PrivateUpperConfidenceBound(model, **SETTING)
-        weights = torch.tensor([0.5, 2.0], dtype=torch.float64, device=CPU)
+        weights = torch.tensor([0.5, 2.0], dtype=torch.float64, device=DEVICE)
         transform = ScalarizedPosteriorTransform(weights)
         acqf = PrivateUpperConfidenceBound(
             model, **SETTING, posterior_transform=transform

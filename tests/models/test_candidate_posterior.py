@@ -6,13 +6,12 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import CandidatePosterior
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 @pytest.fixture
 def kernel():
-    with CPU:
+    with DEVICE:
         kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
         kernel.lengthscale = 0.4
     return kernel
@@ -22,7 +21,7 @@ def kernel():
 def test_equals_a_fresh_posterior(kernel, generator, double, noise):
     X = torch.rand(200, 3, generator=generator, **double)
     posterior = CandidatePosterior(kernel, X, noise_variance=noise, max_observations=30)
-    chosen = torch.randint(200, (30,), generator=generator, device=CPU).tolist()
+    chosen = torch.randint(200, (30,), generator=generator, device=DEVICE).tolist()
     chosen[5] = chosen[3]  # one point twice
     values = torch.randn(30, generator=generator, **double)
     for index, value in zip(chosen, values, strict=True):
@@ -59,7 +58,7 @@ def test_full(kernel, double):
 
 
 def test_bad_candidates(double):
-    with CPU:
+    with DEVICE:
         kernel = RBFKernel()
     with pytest.raises(InvalidArgumentError, match=r"candidates must be .* N x d"):
         CandidatePosterior(
@@ -73,7 +72,7 @@ def test_root_of_the_covariance(kernel, generator, double):
     D = [2, 7]
     for index in D:
         posterior.observe(index, 1.0)
-    among = torch.tensor([0, 3, 4, 11, 3], device=CPU)  # one twice: singular
+    among = torch.tensor([0, 3, 4, 11, 3], device=DEVICE)  # one twice: singular
     root = posterior.covariance_root(among)
     K = kernel(X[D]).to_dense() + 0.05 * torch.eye(2, **double)
     cross = kernel(X[among], X[D]).to_dense()

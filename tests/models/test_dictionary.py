@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.dictionary import KernelDictionary, nearest_points
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 NOISE = 1e-6
 
 
 def make_kernel(base=RBFKernel, lengthscale=1.0, outputscale=2.0, **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(base(**kwargs)).double()
         kernel.base_kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
         kernel.outputscale = outputscale
@@ -30,12 +30,12 @@ def make_kernel(base=RBFKernel, lengthscale=1.0, outputscale=2.0, **kwargs):
 
 def uniform(generator, *shape, scale=3.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
 def random_index(generator, high, shape=()):
-    return torch.randint(high, shape, generator=generator, device=CPU)
+    return torch.randint(high, shape, generator=generator, device=DEVICE)
 
 
 def dense(kernel, X1, X2=None):
@@ -116,7 +116,7 @@ class TestAppend:
         assert_is_factor(dictionary, kernel, X)
 
     def test_kernel_with_one_length_scale_per_element(self, generator):
-        with CPU:
+        with DEVICE:
             kernel = RBFKernel(batch_shape=torch.Size([3])).double()
             kernel.lengthscale = torch.tensor([0.5, 1.0, 2.0]).view(3, 1, 1)
         X = uniform(generator, 3, 8, 2)
@@ -160,7 +160,7 @@ class TestDelete:
         dictionary = KernelDictionary(make_kernel(), uniform(generator, 3, 7, 2))
         before = dictionary.cholesky
         dictionary.append(uniform(generator, 3, 1, 2))
-        dictionary.delete(torch.tensor([7, 0, 7], device=CPU))
+        dictionary.delete(torch.tensor([7, 0, 7], device=DEVICE))
         assert torch.equal(dictionary.cholesky[[0, 2]], before[[0, 2]])
         assert not torch.equal(dictionary.cholesky[1], before[1])
 
@@ -192,7 +192,7 @@ class TestManySteps:
     def test_any_sequence(self, data):
         batch = data.draw(st.sampled_from([(), (1,), (2,), (2, 2)]))
         seed = data.draw(st.integers(0, 2**32))
-        generator = torch.Generator(device="cpu").manual_seed(seed)
+        generator = seeded(seed)
         kernel = make_kernel(data.draw(st.sampled_from([RBFKernel, MaternKernel])))
         X = uniform(generator, *batch, data.draw(st.integers(0, 4)), 2)
         dictionary = KernelDictionary(kernel, X, noise_variance=1e-4)
@@ -273,7 +273,7 @@ class TestDegeneratePoints:
             def forward(self, x1, x2, diag=False, **params):
                 return -x1 @ x2.mT
 
-        with CPU:
+        with DEVICE:
             kernel = Indefinite()
         X = uniform(generator, 3, 2)
         dictionary = KernelDictionary(kernel, X[:0])
@@ -353,7 +353,7 @@ class TestNearest:
         assert nearest_points(make_kernel(), X, x, 2).tolist() == [0, 1]
 
     def test_kernel_that_is_not_stationary(self, generator):
-        with CPU:
+        with DEVICE:
             kernel = LinearKernel().double()
             kernel.variance = 1.0
         X, x = uniform(generator, 10, 3), uniform(generator, 3)
@@ -375,7 +375,7 @@ class TestState:
         kernel, X = make_kernel(), uniform(generator, 5, 3).requires_grad_()
         original = copy.deepcopy(kernel)
         dictionary = KernelDictionary(kernel, X)
-        with CPU:
+        with DEVICE:
             kernel.outputscale = 7.0
         new = uniform(generator, 2, 3).requires_grad_()
         dictionary.append(new)
@@ -407,10 +407,10 @@ class TestBadArguments:
                 [[1.0]],
                 r"points must be a ... x M x d tensor .* got \[\[1.0\]\]",
             ),
-            (torch.zeros(3, device=CPU), r"points must be .* M x d .* shape \(3,\)"),
-            (torch.zeros(3, 2, device=CPU, dtype=torch.long), "got torch.int64"),
+            (torch.zeros(3, device=DEVICE), r"points must be .* M x d .* shape \(3,\)"),
+            (torch.zeros(3, 2, device=DEVICE, dtype=torch.long), "got torch.int64"),
             (
-                torch.full((3, 2), torch.nan, device=CPU),
+                torch.full((3, 2), torch.nan, device=DEVICE),
                 r"points must be finite, got \[\[nan",
             ),
         ],
@@ -440,7 +440,7 @@ class TestBadArguments:
             r"X must be .* of shape 2 x b x 3 .* got .* \(1, 3\)",
         )
         refuse(
-            torch.zeros(2, 1, 3, device=CPU).float(),
+            torch.zeros(2, 1, 3, device=DEVICE).float(),
             "X must be a torch.float64 .*, got torch.float32",
         )
         refuse(
@@ -458,19 +458,19 @@ class TestBadArguments:
             ),
             (-1, "index must be a whole number of at least 0, got -1"),
             (1.0, "index must be a whole number of at least 0, got 1.0"),
-            (torch.tensor([0, 4], device=CPU), r"number of points, 4, got \[0, 4\]"),
-            (torch.tensor([-1, 0], device=CPU), r"at least 0 .* got \[-1, 0\]"),
+            (torch.tensor([0, 4], device=DEVICE), r"number of points, 4, got \[0, 4\]"),
+            (torch.tensor([-1, 0], device=DEVICE), r"at least 0 .* got \[-1, 0\]"),
             (
-                torch.tensor([0], device=CPU),
-                r"index must be .* of shape 2 on cpu, got .* \(1,\)",
+                torch.tensor([0], device=DEVICE),
+                r"index must be .* of shape 2 on .*, got .* \(1,\)",
             ),
             (
-                torch.tensor(0, device=CPU),
-                r"index must be .* of shape 2 on cpu, got .* \(\)",
+                torch.tensor(0, device=DEVICE),
+                r"index must be .* of shape 2 on .*, got .* \(\)",
             ),
             (
-                torch.zeros(2, device=CPU),
-                "index must be a torch.int64 tensor of shape 2 on cpu",
+                torch.zeros(2, device=DEVICE),
+                "index must be a torch.int64 tensor of shape 2 on",
             ),
         ],
     )
@@ -495,8 +495,9 @@ class TestBadArguments:
         ):
             dictionary.leave_one_out(wrong)
 
+    @pytest.mark.default_device
     def test_kernel_with_several_outputs(self, generator):
-        with CPU:
+        with DEVICE:
             kernel = RBFKernelGrad()
         with pytest.raises(InvalidArgumentError, match=r"kernel must give one number"):
             KernelDictionary(kernel, uniform(generator, 4, 2))

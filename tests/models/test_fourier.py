@@ -18,23 +18,23 @@ from scipy.special import gamma, kv
 
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models import FourierFeatures
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 MANY = 40_000
 
 
 def uniform(generator, *shape, scale=1.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
 def vector(*values, **tkwargs):
-    return torch.tensor(values, **{"dtype": torch.float64, "device": CPU, **tkwargs})
+    return torch.tensor(values, **{"dtype": torch.float64, "device": DEVICE, **tkwargs})
 
 
 def make_kernel(base, outputscale=None, lengthscale=(0.7,), **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = base(**kwargs).double()
         kernel.lengthscale = vector(*lengthscale)
         if outputscale is not None:
@@ -79,10 +79,12 @@ class TestKernels:
             vector(0.5), nu=nu, num_features=MANY, seed=3, normalize=False
         )
         distances = np.array([0.1, 0.3, 0.9])
-        phi = features(torch.from_numpy(np.append(distances, 0.0)).unsqueeze(-1))
+        phi = features(vector(*distances, 0.0).unsqueeze(-1))
         r = np.sqrt(2 * nu) * distances / 0.5
         expected = 2 ** (1 - nu) / gamma(nu) * r**nu * kv(nu, r)
-        np.testing.assert_allclose((phi[:-1] @ phi[-1]).numpy(), expected, atol=0.025)
+        np.testing.assert_allclose(
+            (phi[:-1] @ phi[-1]).cpu().numpy(), expected, atol=0.025
+        )
 
     def test_large_smoothness_is_rbf(self):
         arguments = {"num_features": 200, "seed": 5}
@@ -98,7 +100,10 @@ class TestKernels:
         standard = features.frequencies * vector(0.5, 4.0)
         covariance = standard.T.cov()
         torch.testing.assert_close(
-            covariance, torch.eye(2, dtype=torch.float64, device=CPU), rtol=0, atol=0.03
+            covariance,
+            torch.eye(2, dtype=torch.float64, device=DEVICE),
+            rtol=0,
+            atol=0.03,
         )
         turns = features.phases / (2 * torch.pi)
         assert 0 <= turns.min() < 1e-3
@@ -111,12 +116,14 @@ class TestMap:
         """By a loop over points and features, with numpy."""
         W, b = uniform(generator, 5, 2, scale=3.0), uniform(generator, 5, scale=6.0)
         X = uniform(generator, 4, 3, 2)
-        plain = FourierFeatures(W, b, outputscale=2.0, normalize=False)(X).numpy()
-        unit = FourierFeatures(W, b, outputscale=2.0)(X).numpy()
+        plain = FourierFeatures(W, b, outputscale=2.0, normalize=False)(X).cpu().numpy()
+        unit = FourierFeatures(W, b, outputscale=2.0)(X).cpu().numpy()
         assert plain.shape == unit.shape == (4, 3, 5)
         for i in range(4):
             for j in range(3):
-                cosines = np.cos(W.numpy() @ X[i, j].numpy() + b.numpy())
+                cosines = np.cos(
+                    W.cpu().numpy() @ X[i, j].cpu().numpy() + b.cpu().numpy()
+                )
                 np.testing.assert_allclose(
                     plain[i, j], np.sqrt(2 * 2.0 / 5) * cosines, rtol=1e-13
                 )
@@ -142,7 +149,7 @@ class TestMap:
 
     def test_no_length(self):
         """A point where the only cosine is zero, up to rounding."""
-        zero = torch.zeros(1, 1, dtype=torch.float64, device=CPU)
+        zero = torch.zeros(1, 1, dtype=torch.float64, device=DEVICE)
         features = FourierFeatures(zero + 1, zero[0] + torch.pi / 2)
         assert features(zero).isfinite().all()
 
@@ -173,8 +180,10 @@ class TestShared:
             [1.4120776215834698, -1.292173323309181],
         ]
         phases = [5.687186455494178, 1.1143429690439821, 4.101567880981347]
-        np.testing.assert_allclose(features.frequencies.numpy(), frequencies, 1e-14)
-        np.testing.assert_allclose(features.phases.numpy(), phases, 1e-14)
+        np.testing.assert_allclose(
+            features.frequencies.cpu().numpy(), frequencies, 1e-14
+        )
+        np.testing.assert_allclose(features.phases.cpu().numpy(), phases, 1e-14)
 
     def test_seed_alone_decides(self):
         arguments = {"num_features": 20, "nu": 1.5}
@@ -223,7 +232,7 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
         (lambda W, b: FourierFeatures(W[0], b), "frequencies must be .* M x D"),
         (lambda W, b: FourierFeatures(W.long(), b), "frequencies .* torch.int64"),
         (lambda W, b: FourierFeatures([[1.0]], b), r"frequencies .* got \[\[1.0\]\]"),
-        (lambda W, b: FourierFeatures(W, b[:1]), r"phases .* shape 2 on cpu"),
+        (lambda W, b: FourierFeatures(W, b[:1]), r"phases .* shape 2 on"),
         (lambda W, b: FourierFeatures(W, b.float()), "phases .* torch.float32"),
         (lambda W, b: FourierFeatures(W / 0, b), "must be finite"),
         (lambda W, b: FourierFeatures(W, b, outputscale=0.0), "outputscale"),
@@ -269,7 +278,7 @@ ROW = {"lengthscale": vector(0.5), "num_features": 4, "seed": 0}
     ],
 )
 def test_rejects(call, message):
-    W = torch.ones(2, 3, dtype=torch.float64, device=CPU)
+    W = torch.ones(2, 3, dtype=torch.float64, device=DEVICE)
     with pytest.raises(InvalidArgumentError, match=message):
         call(W, W[:, 0].clone())
 
@@ -286,7 +295,7 @@ def test_rejects(call, message):
     ],
 )
 def test_rejects_kernels(make):
-    with CPU:
+    with DEVICE:
         kernel = make()
     with pytest.raises(UnsupportedKernelError, match="kernel must be RBF or Matern"):
         FourierFeatures.from_kernel(kernel, 2, num_features=4, seed=0)
@@ -329,7 +338,7 @@ def test_gradient_is_that_of_autograd(normalize, nu, double):
         outputscale=3.0,
         normalize=normalize,
     )
-    generator = torch.Generator(device="cpu").manual_seed(0)
+    generator = seeded(0)
     X = torch.rand(7, 2, generator=generator, **double).requires_grad_()
     weights = torch.randn(7, 20, generator=generator, **double)
     (features(X) * weights).sum().backward()

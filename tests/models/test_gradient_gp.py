@@ -27,12 +27,11 @@ from botorch_dp.exceptions import (
     UnsupportedKernelError,
 )
 from botorch_dp.models import GradientGP
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 def make_kernel(name, d=3):
-    with CPU:
+    with DEVICE:
         kernel = {
             "rbf": lambda: RBFKernel(ard_num_dims=d),
             "matern": lambda: ScaleKernel(MaternKernel(nu=2.5)),
@@ -52,9 +51,9 @@ KERNELS = ["rbf", "matern", "polynomial", "rq", "periodic", "sum", "product"]
 
 @pytest.fixture
 def data(generator):
-    X = torch.rand(15, 3, generator=generator, dtype=torch.float64, device=CPU)
-    Y = (X.sin() * torch.arange(1, 4, device=CPU)).sum(dim=-1, keepdim=True)
-    x = torch.rand(4, 3, generator=generator, dtype=torch.float64, device=CPU)
+    X = torch.rand(15, 3, generator=generator, dtype=torch.float64, device=DEVICE)
+    Y = (X.sin() * torch.arange(1, 4, device=DEVICE)).sum(dim=-1, keepdim=True)
+    x = torch.rand(4, 3, generator=generator, dtype=torch.float64, device=DEVICE)
     return X, Y, x
 
 
@@ -75,11 +74,11 @@ class TestPosterior:
         model = GradientGP(X, Y, make_kernel(name), noise_variance=1e-2)
         h, d = 1e-3, 3
         found = model.gradient_posterior(x[:1]).covariance[0]
-        steps = h * torch.eye(d, dtype=torch.float64, device=CPU)
+        steps = h * torch.eye(d, dtype=torch.float64, device=DEVICE)
         joint = model.posterior(torch.cat([x[:1] + steps, x[:1] - steps]))
         covariance = joint.distribution.covariance_matrix.detach()
         plus_minus = torch.cat(
-            [torch.eye(d, device=CPU), -torch.eye(d, device=CPU)], dim=1
+            [torch.eye(d, device=DEVICE), -torch.eye(d, device=DEVICE)], dim=1
         ).double() / (2 * h)
         expected = plus_minus @ covariance @ plus_minus.T
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
@@ -87,13 +86,13 @@ class TestPosterior:
     def test_against_gpytorchs_joint_kernel(self, data):
         X, Y, x = data
         model = GradientGP(X, Y, noise_variance=1e-3)
-        with CPU:
+        with DEVICE:
             joint = RBFKernelGrad().double()
             joint.lengthscale = 0.5
-        with torch.device(CPU):
+        with torch.device(DEVICE):
             blocks = joint(torch.cat([X, x])).to_dense().detach()
         blocks = blocks.unflatten(0, (19, 4)).unflatten(2, (19, 4))
-        K = blocks[:15, 0, :15, 0] + 1e-3 * torch.eye(15, device=CPU)
+        K = blocks[:15, 0, :15, 0] + 1e-3 * torch.eye(15, device=DEVICE)
         for i in range(4):
             C = blocks[15 + i, 1:, :15, 0]
             prior = blocks[15 + i, 1:, 15 + i, 1:]
@@ -107,7 +106,7 @@ class TestPosterior:
         # 21 features of degree 2 in 5 dimensions, 30 points, almost no noise.
         X = torch.rand(30, 5, generator=generator, **double)
         Y = X.square().sum(dim=-1, keepdim=True)
-        with CPU:
+        with DEVICE:
             kernel = PolynomialKernel(power=2).double()
         model = GradientGP(X, Y, kernel, noise_variance=1e-8)
         posterior = model.gradient_posterior(X[:3])
@@ -117,7 +116,7 @@ class TestPosterior:
     def test_constant_mean_counts(self, data):
         # What published code forgets: the residual is y - m.
         X, Y, x = data
-        with CPU:
+        with DEVICE:
             mean = ConstantMean().double()
             mean.constant = -3.0
         shifted = GradientGP(X, Y - 3.0, noise_variance=1e-3, mean_module=mean)
@@ -128,7 +127,7 @@ class TestPosterior:
 
     def test_other_means_by_their_own_gradient(self, data):
         X, Y, x = data
-        with CPU:
+        with DEVICE:
             mean = LinearMean(3).double()
         model = GradientGP(X, Y, noise_variance=1e-3, mean_module=mean)
         at = x.clone().requires_grad_()
@@ -138,7 +137,7 @@ class TestPosterior:
 
     def test_differentiable_in_x(self, data):
         X, Y, x = data
-        with CPU:
+        with DEVICE:
             kernel = MaternKernel(nu=2.5).double()
         model = GradientGP(X, Y, kernel, noise_variance=1e-2)
 
@@ -174,8 +173,10 @@ class TestBoTorchModel:
     def test_in_optimize_acqf(self, data):
         X, Y, _ = data
         model = GradientGP(X, Y)
-        bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=CPU)
-        with CPU:
+        bounds = torch.tensor(
+            [[0.0] * 3, [1.0] * 3], dtype=torch.float64, device=DEVICE
+        )
+        with DEVICE:
             candidate, _ = optimize_acqf(
                 LogExpectedImprovement(model, best_f=Y.max()),
                 bounds=bounds,
@@ -203,7 +204,7 @@ class TestBoTorchModel:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         after = model.gradient_posterior(x).mean
         assert not torch.allclose(before, after)
-        truth = x.cos() * torch.arange(1, 4)
+        truth = x.cos() * torch.arange(1, 4, device=x.device)
         assert (after - truth).norm() < (before - truth).norm()
 
     def test_hyperparameters_are_fixed_and_changes_are_seen(self, data):
@@ -212,7 +213,7 @@ class TestBoTorchModel:
         assert not any(p.requires_grad for p in model.parameters())
         before = model.gradient_posterior(x)
         assert model.geometry()[0] is model.geometry()[0]  # kept
-        model.covar_module.lengthscale = torch.tensor(0.9, device=CPU)
+        model.covar_module.lengthscale = torch.tensor(0.9, device=DEVICE)
         changed = model.gradient_posterior(x)
         assert not torch.allclose(before.mean, changed.mean)
         model.set_train_data(targets=2 * model.train_targets, strict=False)
@@ -227,7 +228,7 @@ class TestBoTorchModel:
     def test_state_dict(self, data):
         X, Y, x = data
         model = GradientGP(X, Y, make_kernel("matern"), noise_variance=1e-3)
-        model.covar_module.outputscale = torch.tensor(3.0, device=CPU)
+        model.covar_module.outputscale = torch.tensor(3.0, device=DEVICE)
         other = GradientGP(X, Y, make_kernel("matern"))
         other.load_state_dict(model.state_dict())
         assert torch.allclose(
@@ -237,8 +238,8 @@ class TestBoTorchModel:
 
     def test_normalized_inputs(self, data):
         X, Y, x = data
-        bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 5.0]], device=CPU).double()
-        with CPU:
+        bounds = torch.tensor([[0.0] * 3, [1.0, 2.0, 5.0]], device=DEVICE).double()
+        with DEVICE:
             transform = Normalize(3, bounds=bounds)
         model = GradientGP(X, Y, noise_variance=1e-3, input_transform=transform)
         at = x.clone().requires_grad_()
@@ -253,7 +254,7 @@ class TestBoTorchModel:
         )
 
     def test_float32_works_and_warns_once(self, generator):
-        X = torch.rand(40, 2, generator=generator, device=CPU)
+        X = torch.rand(40, 2, generator=generator, device=DEVICE)
         Y = X.sum(dim=-1, keepdim=True)
         model = GradientGP(X, Y, noise_variance=1e-2)
         found = model.gradient_posterior(X[:3])
@@ -264,7 +265,7 @@ class TestBoTorchModel:
         bad = GradientGP(clustered, Y, noise_variance=1e-7)
         with pytest.warns(IllConditionedWarning, match=r"torch\.float64"):
             bad.gradient_posterior(X[:3])
-        bad.covar_module.lengthscale = torch.tensor(0.6, device=CPU)
+        bad.covar_module.lengthscale = torch.tensor(0.6, device=DEVICE)
         bad.gradient_posterior(X[:3])  # a second warning would be an error
 
     def test_duplicate_points(self, data):
@@ -282,9 +283,9 @@ class TestFromModel:
     def test_standardized_model_in_original_units(self, data):
         X, Y, x = data
         Y = 100 + 7 * Y
-        with CPU:
+        with DEVICE:
             fitted = SingleTaskGP(X, Y)
-        fitted.likelihood.noise = torch.tensor(1e-3, device=CPU)
+        fitted.likelihood.noise = torch.tensor(1e-3, device=DEVICE)
         fitted.eval()
         model = GradientGP.from_model(fitted)
         for statistic in ("mean", "variance"):
@@ -299,8 +300,8 @@ class TestFromModel:
     @pytest.mark.parametrize("called_before", [False, True])
     def test_normalized_model(self, data, called_before):
         X, Y, x = data
-        bounds = torch.tensor([[0.0] * 3, [2.0] * 3], device=CPU).double()
-        with CPU:
+        bounds = torch.tensor([[0.0] * 3, [2.0] * 3], device=DEVICE).double()
+        with DEVICE:
             fitted = SingleTaskGP(X, Y, input_transform=Normalize(3, bounds=bounds))
         if called_before:
             fitted.posterior(x)
@@ -311,11 +312,11 @@ class TestFromModel:
 
     def test_is_a_copy(self, data):
         X, Y, _ = data
-        with CPU:
+        with DEVICE:
             fitted = SingleTaskGP(X, Y, outcome_transform=None)
         before = copy.deepcopy(fitted.state_dict())
         model = GradientGP.from_model(fitted)
-        model.covar_module.lengthscale = torch.tensor(9.0, device=CPU)
+        model.covar_module.lengthscale = torch.tensor(9.0, device=DEVICE)
         assert all(
             torch.equal(value, before[key])
             for key, value in fitted.state_dict().items()
@@ -323,7 +324,7 @@ class TestFromModel:
 
     def test_refusals(self, data):
         X, Y, _ = data
-        with CPU:
+        with DEVICE:
             noisy = SingleTaskGP(X, Y, train_Yvar=Y.square() + 0.1)
             several = SingleTaskGP(X, Y.expand(-1, 2))
             logged = SingleTaskGP(X, Y + 1, outcome_transform=Log())
@@ -389,7 +390,7 @@ class TestBadInput:
 
     def test_transforms_that_see_data(self, data):
         X, Y, _ = data
-        with CPU:
+        with DEVICE:
             for transform in (Normalize(3), Standardize(1)):
                 with pytest.raises(InvalidArgumentError, match="input_transform"):
                     GradientGP(X, Y, input_transform=transform)
@@ -397,7 +398,7 @@ class TestBadInput:
     def test_kernels_without_gradients(self, data):
         X, Y, _ = data
         for nu in (0.5, 1.5):
-            with CPU:
+            with DEVICE:
                 kernel = MaternKernel(nu=nu)
             with pytest.raises(UnsupportedKernelError, match="Matern"):
                 GradientGP(X, Y, kernel)

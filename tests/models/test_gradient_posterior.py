@@ -5,14 +5,13 @@ import torch
 from botorch.sampling import SobolQMCNormalSampler
 
 from botorch_dp.models import GradientGP, GradientPosterior
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 @pytest.fixture
 def model(generator, double):
     X = torch.rand(15, 3, generator=generator, **double)
-    Y = (X.sin() * torch.arange(1, 4, device=CPU)).sum(dim=-1, keepdim=True)
+    Y = (X.sin() * torch.arange(1, 4, device=DEVICE)).sum(dim=-1, keepdim=True)
     return GradientGP(X, Y, noise_variance=1e-2)
 
 
@@ -29,7 +28,7 @@ def test_moments(generator, tkwargs):
     assert posterior.covariance is covariance
     assert torch.equal(posterior.variance, torch.full((2, 3), 4.0, **tkwargs))
     assert posterior.dtype == tkwargs["dtype"]
-    assert posterior.device == CPU
+    assert posterior.device == DEVICE
     assert posterior.base_sample_shape == (2, 3)
     assert posterior.batch_range == (0, -2)
 
@@ -38,7 +37,7 @@ def test_samples_have_the_posterior_moments(model, x):
     # 16,384 Sobol samples: moments to a per cent of the standard deviation.
     posterior = model.gradient_posterior(x)
     sampler = SobolQMCNormalSampler(torch.Size([16_384]), seed=1)
-    with CPU:
+    with DEVICE:
         samples = sampler(posterior)
     assert samples.shape == (16_384, 4, 3)
     scale = posterior.variance.max().sqrt()

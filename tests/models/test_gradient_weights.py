@@ -4,14 +4,14 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.gradient_weights import GradientWeights, gradient_weights
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
 NOISE = 1e-3
 LENGTHSCALES = [0.5, 0.8, 1.5]
 
 
 def make_kernel(name, **tkwargs):
-    with CPU:
+    with DEVICE:
         if name == "linear":
             kernel = RBFKernel() + LinearKernel()
         else:
@@ -24,7 +24,7 @@ def make_kernel(name, **tkwargs):
 
 
 def rand(generator, *shape, **tkwargs):
-    drawn = torch.rand(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    drawn = torch.rand(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
     return drawn.to(**tkwargs)
 
 
@@ -168,7 +168,7 @@ class TestBoth:
         assert found.weights.shape == (*batch, 3, 6)
         assert found.covariance.shape == found.prior_covariance.shape == (*batch, 3, 3)
         assert found.trace.shape == batch
-        for index in torch.ones(batch, device=CPU).nonzero().tolist():
+        for index in torch.ones(batch, device=DEVICE).nonzero().tolist():
             one = gradient_weights(kernel, theta[*index], D[*index], **options)
             torch.testing.assert_close(found.weights[*index], one.weights)
             torch.testing.assert_close(found.trace[*index], one.trace)

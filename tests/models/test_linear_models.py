@@ -5,21 +5,21 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import FourierFeatures, LinearModels
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 NOISE = 1e-2
 
 
 def uniform(generator, *shape):
-    return torch.rand(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.rand(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def normal(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def make_features(num_features=12, dtype=torch.float64, **kwargs):
-    lengthscale = torch.tensor([0.4, 0.6], dtype=dtype, device=CPU)
+    lengthscale = torch.tensor([0.4, 0.6], dtype=dtype, device=DEVICE)
     return FourierFeatures.draw(
         lengthscale, num_features=num_features, seed=0, **kwargs
     )
@@ -36,7 +36,7 @@ def posterior(features, X, y, noise=NOISE):
 def affine_map(models, agent):
     """The sample of one agent as a function of its normals: offset and matrix."""
     size = models.num_normals
-    zero = torch.zeros(models.num_agents, size, dtype=torch.float64, device=CPU)
+    zero = torch.zeros(models.num_agents, size, dtype=torch.float64, device=DEVICE)
     offset = models.sample(zero)[agent]
     columns = []
     for i in range(size):
@@ -66,7 +66,7 @@ class History:
         y = normal(self.generator, self.models.num_agents, k)
         mask = None
         if where is not None:
-            mask = torch.tensor(where, device=CPU)
+            mask = torch.tensor(where, device=DEVICE)
             # What is not observed must not matter.
             X[~mask], y[~mask] = torch.nan, torch.nan
         self.models.append(X, y, mask)
@@ -77,7 +77,7 @@ class History:
 
     def of(self, agent):
         points, values = self.seen[agent]
-        empty = torch.empty(0, 2, dtype=torch.float64, device=CPU)
+        empty = torch.empty(0, 2, dtype=torch.float64, device=DEVICE)
         return torch.cat([empty, *points]), torch.cat([empty[:, 0], *values])
 
     def check(self, **kwargs):
@@ -195,9 +195,9 @@ class TestBatch:
     def test_generator(self, generator):
         models = LinearModels(make_features(), 5, noise_variance=NOISE, chunk_size=2)
         models.append(uniform(generator, 5, 3, 2), normal(generator, 5, 3))
-        seeded = torch.Generator(device="cpu").manual_seed(3)
-        sample = models.sample(generator=seeded)
-        normals = normal(seeded.manual_seed(3), 5, models.num_normals)
+        again = seeded(3)
+        sample = models.sample(generator=again)
+        normals = normal(again.manual_seed(3), 5, models.num_normals)
         assert torch.equal(sample, models.sample(normals))
 
     @pytest.mark.parametrize("size", [3, 20])
@@ -296,7 +296,7 @@ class TestState:
         (lambda m, X, y: m.sample(), "either normals or a generator, got neither"),
         (lambda m, X, y: m.sample(y), "normals must be .* shape 3 x 24"),
         (
-            lambda m, X, y: m.sample(y, generator=torch.Generator(device="cpu")),
+            lambda m, X, y: m.sample(y, generator=seeded()),
             "got both",
         ),
         (

@@ -3,18 +3,14 @@
 import torch
 
 from botorch_dp import DPGIBO, GDP
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
-DOUBLE = {"dtype": torch.float64, "device": CPU}
+DOUBLE = {"dtype": torch.float64, "device": DEVICE}
 
 
 def unit_box(d, **tkwargs):
     tkwargs = tkwargs or DOUBLE
     return torch.stack([torch.zeros(d, **tkwargs), torch.ones(d, **tkwargs)])
-
-
-def seeded(seed=0):
-    return torch.Generator(device="cpu").manual_seed(seed)
 
 
 class Quadratics:
@@ -85,7 +81,7 @@ def differing(first, second):
 
 
 def same_number(first, second):
-    first, second = (torch.as_tensor(x, device=CPU) for x in (first, second))
+    first, second = (torch.as_tensor(x, device=DEVICE) for x in (first, second))
     return first.shape == second.shape and torch.allclose(
         first.double(), second.double(), rtol=0.0, atol=0.0, equal_nan=True
     )

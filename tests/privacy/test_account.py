@@ -20,13 +20,13 @@ from botorch_dp.privacy import (
     PureEvent,
 )
 from botorch_dp.privacy.account import RunAccount, check_ledger
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 PLAN = [(GaussianEvent(4.0), 5), (PureEvent(0.1), 2)]
 
 
 def zeros(size=3):
-    return torch.zeros(size, dtype=torch.float64, device=CPU)
+    return torch.zeros(size, dtype=torch.float64, device=DEVICE)
 
 
 class TestCharges:
@@ -275,13 +275,13 @@ class TestState:
 class TestSeededNoise:
     def test_is_not_repeated(self):
         def mechanism():
-            generator = torch.Generator(device=CPU).manual_seed(0)
+            generator = seeded(0)
             return GaussianMechanism(GDP(0.5), sensitivity=1.0, generator=generator)
 
         account, first = RunAccount(Ledger(), "run"), mechanism()
         drawn = [first.release(zeros(), ledger=account) for _ in range(3)]
         second = mechanism()
-        account.skip_noise(second, size=3, device=CPU)
+        account.skip_noise(second, size=3, device=DEVICE)
         after = second.release(zeros(), ledger=account)
         assert not any(torch.equal(after, before) for before in drawn)
         assert torch.equal(after, first.release(zeros(), ledger=account))
@@ -293,7 +293,7 @@ class TestSeededNoise:
         monkeypatch.setattr(
             type(mechanism.noise_source), "add_gaussian", lambda *args: 1 / 0
         )
-        account.skip_noise(mechanism, size=3, device=CPU)
+        account.skip_noise(mechanism, size=3, device=DEVICE)
 
 
 def test_ledgers_are_checked():

@@ -17,6 +17,7 @@ from botorch_dp.privacy import (
     worst_log_ratio,
 )
 from botorch_dp.privacy.audit import _upper
+from tests.devices import DEVICE
 
 
 def gaussians(rng, mu, num):
@@ -109,7 +110,7 @@ class TestPower:
             assert 0.8 * exact < result.lower_bound < exact
 
     def test_nothing_to_find(self):
-        x = torch.zeros(100, dtype=torch.int64, device="cpu")
+        x = torch.zeros(100, dtype=torch.int64, device=DEVICE)
         assert audit_epsilon_finite(x, x, num_outcomes=2).lower_bound == 0.0
 
 

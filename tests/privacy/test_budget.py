@@ -33,6 +33,7 @@ from botorch_dp.privacy.budget import (
     share_of_a_step,
     warn_of_large_delta,
 )
+from tests.devices import DEVICE, seeded
 
 
 class TestShares:
@@ -157,8 +158,8 @@ class TestMeanSensitivity:
     @pytest.mark.parametrize("n", [10, 1000, 100_000])
     def test_bounds_means_that_are_computed(self, n):
         """A record at one end or the other, the others anywhere, in doubles."""
-        generator = torch.Generator(device="cpu").manual_seed(n)
-        values = torch.rand(n, generator=generator, dtype=torch.float64, device="cpu")
+        generator = seeded(n)
+        values = torch.rand(n, generator=generator, dtype=torch.float64, device=DEVICE)
         means = []
         for end in (0.0, 1.0):
             values[n // 2] = end

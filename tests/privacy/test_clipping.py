@@ -16,9 +16,9 @@ from botorch_dp.privacy import (
     mallows_weights,
     private_clipping_diagnostics,
 )
+from tests.devices import DEVICE
 
 NAN, INF = math.nan, math.inf
-CPU = torch.device("cpu")
 
 
 def exact_norm(row, norm):
@@ -43,23 +43,23 @@ class TestBound:
     @given(data=st.data(), bound=st.floats(1e-6, 1e6))
     def test_never_exceeded_in_double(self, norm, data, bound):
         row = data.draw(st.lists(any_float, min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float64, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float64, device=DEVICE)
         assert not exceeds(clip_rows(rows, bound, norm=norm)[0].tolist(), bound, norm)
 
     @given(data=st.data(), bound=st.floats(1e-6, 1e6))
     def test_never_exceeded_in_float32(self, norm, data, bound):
         row = data.draw(st.lists(any_float32, min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float32, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float32, device=DEVICE)
         assert not exceeds(clip_rows(rows, bound, norm=norm)[0].tolist(), bound, norm)
 
     def test_never_exceeded_in_many_dimensions(self, norm, tkwargs, generator):
-        rows = torch.randn(20, 3001, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(20, 3001, generator=generator, device=DEVICE).to(**tkwargs)
         clipped = clip_rows(rows, 0.1, norm=norm)
         assert not any(exceeds(row, 0.1, norm) for row in clipped.tolist())
 
     def test_naive_float32_clipping_does_exceed_it(self, norm, generator):
         # The power of the tests above: dividing by the norm is not enough.
-        rows = torch.randn(200, 50, generator=generator, device=CPU)
+        rows = torch.randn(200, 50, generator=generator, device=DEVICE)
         order = 1 if norm == "l1" else 2
         naive = rows * (0.1 / rows.norm(p=order, dim=-1, keepdim=True))
         assert any(exceeds(row, 0.1, norm) for row in naive.tolist())
@@ -67,7 +67,9 @@ class TestBound:
     def test_clipped_rows_keep_direction_and_reach_the_bound(
         self, norm, tkwargs, generator
     ):
-        rows = 100 * torch.randn(50, 4, generator=generator, device=CPU).to(**tkwargs)
+        rows = 100 * torch.randn(50, 4, generator=generator, device=DEVICE).to(
+            **tkwargs
+        )
         clipped = clip_rows(rows, 0.5, norm=norm)
         order = 1 if norm == "l1" else 2
         norms = clipped.double().norm(p=order, dim=-1)
@@ -79,7 +81,7 @@ class TestBound:
         )
 
     def test_rows_within_are_unchanged_to_the_bit(self, norm, tkwargs, generator):
-        rows = torch.randn(50, 4, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(50, 4, generator=generator, device=DEVICE).to(**tkwargs)
         assert torch.equal(clip_rows(rows, 1e3, norm=norm), rows)
 
 
@@ -95,7 +97,7 @@ class TestBrokenRecords:
         assert torch.allclose(clipped[4], torch.tensor([0.6, 0.8], **tkwargs))
 
     def test_one_broken_record_does_not_touch_the_others(self, tkwargs, generator):
-        rows = torch.randn(2, 5, 3, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(2, 5, 3, generator=generator, device=DEVICE).to(**tkwargs)
         broken = rows.clone()
         broken[1, 2] = NAN
         difference = clip_rows(rows, 0.5) - clip_rows(broken, 0.5)
@@ -104,7 +106,7 @@ class TestBrokenRecords:
 
     def test_huge_finite_values_are_clipped_not_lost(self):
         rows = torch.tensor(
-            [[1e300, 1e300], [1e-320, 0.0]], dtype=torch.float64, device=CPU
+            [[1e300, 1e300], [1e-320, 0.0]], dtype=torch.float64, device=DEVICE
         )
         clipped = clip_rows(rows, 1.0)
         assert clipped[0].tolist() == pytest.approx([0.5**0.5] * 2)
@@ -139,7 +141,7 @@ HOSTILE = {
 
 
 def as_float(row, dtype):
-    return torch.tensor(row, dtype=dtype, device=CPU)
+    return torch.tensor(row, dtype=dtype, device=DEVICE)
 
 
 class TestSum:
@@ -171,28 +173,28 @@ class TestSum:
     )
     def test_never_more_than_the_bound_in_double(self, data, bound, norm):
         row = data.draw(st.lists(any_float, min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float64, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float64, device=DEVICE)
         added = clipped_row_sum(rows, bound, norm=norm)
         assert not exceeds(added.tolist(), bound, norm)
 
     @given(data=st.data(), bound=st.floats(1e-6, 1e6))
     def test_never_more_than_the_bound_in_float32(self, data, bound):
         row = data.draw(st.lists(any_float32, min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float32, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float32, device=DEVICE)
         assert not exceeds(clipped_row_sum(rows, bound).tolist(), bound, "l2")
 
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     def test_never_more_than_the_bound_in_many_dimensions(
         self, norm, tkwargs, generator
     ):
-        rows = torch.randn(20, 3001, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(20, 3001, generator=generator, device=DEVICE).to(**tkwargs)
         for row in rows:
             added = clipped_row_sum(row.unsqueeze(0), 0.1, norm=norm)
             assert not exceeds(added.tolist(), 0.1, norm)
 
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     def test_the_sum_of_clip_rows(self, norm, tkwargs, generator):
-        rows = torch.randn(2, 50, 4, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(2, 50, 4, generator=generator, device=DEVICE).to(**tkwargs)
         rows[0, 3], rows[1, 5, 2] = NAN, INF
         expected = clip_rows(rows, 0.9, norm=norm).double().sum(dim=-2)
         tolerance = 1e-5 if tkwargs["dtype"] == torch.float32 else 1e-12
@@ -205,7 +207,7 @@ class TestSum:
         # Replaced by any other row 2 B, and B if it is zeroed; exactly, but for the
         # rounding of the sum, which mean_sensitivity has room for.
         n, bound = 200, 0.37
-        rows = torch.randn(n, 3, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(n, 3, generator=generator, device=DEVICE).to(**tkwargs)
         sums = {}
         for name, row in HOSTILE.items():
             rows[17] = as_float(row, tkwargs["dtype"])
@@ -226,9 +228,9 @@ class TestSum:
     @pytest.mark.parametrize(
         ("value", "match"),
         [
-            (torch.ones(2, 2, dtype=torch.int64, device=CPU), "int64"),
-            (torch.ones(2, device=CPU), r"at least 2 dimension.*\(2,\)"),
-            (torch.ones(0, 2, device=CPU), r"empty.*\(0, 2\)"),
+            (torch.ones(2, 2, dtype=torch.int64, device=DEVICE), "int64"),
+            (torch.ones(2, device=DEVICE), r"at least 2 dimension.*\(2,\)"),
+            (torch.ones(0, 2, device=DEVICE), r"empty.*\(0, 2\)"),
             ([[1.0]], "torch.Tensor.*list"),
         ],
     )
@@ -266,7 +268,7 @@ class TestMallows:
 
     @given(values=st.lists(any_float, min_size=1, max_size=5), c=st.floats(1e-3, 1e3))
     def test_between_zero_and_one_and_bounding(self, values, c):
-        rows = torch.tensor([values], dtype=torch.float64, device=CPU)
+        rows = torch.tensor([values], dtype=torch.float64, device=DEVICE)
         weight = float(mallows_weights(rows, c))
         assert 0.0 <= weight <= 1.0
         if math.isfinite(norm := math.sqrt(sum(min(v * v, 1e300) for v in values))):
@@ -293,7 +295,7 @@ class TestBadInput:
 
     def test_bound_beyond_float32(self):
         with pytest.raises(InvalidArgumentError, match=r"bound.*1e\+39"):
-            clip_rows(torch.ones(2, 2, device=CPU), 1e39)
+            clip_rows(torch.ones(2, 2, device=DEVICE), 1e39)
 
     def test_norm(self, double):
         with pytest.raises(InvalidArgumentError, match=r"norm.*'l2'.*'linf'"):
@@ -303,10 +305,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("value", "match"),
         [
-            (torch.ones(2, 2, dtype=torch.int64, device=CPU), "int64"),
-            (torch.ones(2, 2, dtype=torch.float16, device=CPU), "float16"),
-            (torch.ones(0, 2, device=CPU), r"empty.*\(0, 2\)"),
-            (torch.tensor(1.0, device=CPU), r"at least 1 dimension.*\(\)"),
+            (torch.ones(2, 2, dtype=torch.int64, device=DEVICE), "int64"),
+            (torch.ones(2, 2, dtype=torch.float16, device=DEVICE), "float16"),
+            (torch.ones(0, 2, device=DEVICE), r"empty.*\(0, 2\)"),
+            (torch.tensor(1.0, device=DEVICE), r"at least 1 dimension.*\(\)"),
             ([[1.0]], "torch.Tensor.*list"),
         ],
     )

@@ -13,6 +13,7 @@ from botorch_dp.privacy import (
     SystemNoise,
     TruncatedNegativeBinomial,
 )
+from tests.devices import DEVICE
 from tests.privacy.selection_cases import COUNTS
 
 
@@ -25,7 +26,7 @@ class TestDraws:
 
             def uniform(self, shape, device):
                 number = next(self.numbers)
-                return torch.full(shape, number, dtype=torch.float64, device="cpu")
+                return torch.full(shape, number, dtype=torch.float64, device=DEVICE)
 
         count = TruncatedNegativeBinomial(2.0, 1.0)  # P(K > k) = 2^-k
         assert count.draw(Scripted([0.75])) == 1

@@ -5,7 +5,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from botorch_dp.exceptions import InvalidArgumentError
@@ -18,6 +17,7 @@ from botorch_dp.privacy import (
     SeededNoise,
     TruncatedNegativeBinomial,
 )
+from tests.devices import seeded
 from tests.privacy.selection_cases import COUNTS
 
 MORE = [
@@ -63,7 +63,7 @@ class TestEveryCount:
 
     def test_draws(self, count):
         # Pearson's test on cells of at least 20 expected draws; seeds are fixed.
-        source = SeededNoise(torch.Generator("cpu").manual_seed(1))
+        source = SeededNoise(seeded(1))
         drawn = np.array([count.draw(source) for _ in range(400)])
         assert drawn.min() >= count.least
         assert drawn.max() <= count.most

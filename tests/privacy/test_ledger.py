@@ -23,6 +23,7 @@ from botorch_dp.privacy import (
     PureEvent,
 )
 from botorch_dp.privacy.stores import sqlite as sqlite_store
+from tests.devices import DEVICE, seeded
 from tests.privacy.cases import FORK, charge_until_refused, kill_while_drawing, race
 
 
@@ -348,10 +349,8 @@ class TestFile:
 
 def release_until_killed(path, drawn_path, seed):
     """Release 200 times, noting every draw in a file after it happened."""
-    mechanism = GaussianMechanism(
-        GDP(0.1), sensitivity=1.0, generator=torch.Generator("cpu").manual_seed(seed)
-    )
-    value = torch.zeros(2, dtype=torch.float64, device="cpu")
+    mechanism = GaussianMechanism(GDP(0.1), sensitivity=1.0, generator=seeded(seed))
+    value = torch.zeros(2, dtype=torch.float64, device=DEVICE)
     add_gaussian = mechanism.noise_source.add_gaussian
     drawn = os.open(drawn_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -101,7 +101,8 @@ class DatasetKernel(Kernel):
     ) -> None:
         correlation = check_correlation("correlation", correlation)
         if datasets is None:
-            datasets = torch.tensor([[0], [1]], device="cpu")
+            on = next((p.device for p in base_kernel.parameters()), "cpu")
+            datasets = torch.tensor([[0], [1]], device=on)
         if not isinstance(datasets, Tensor) or datasets.dim() not in (2, 3):
             shape = tuple(datasets.shape) if isinstance(datasets, Tensor) else datasets
             raise InvalidArgumentError(

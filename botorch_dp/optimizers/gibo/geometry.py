@@ -32,6 +32,7 @@ from botorch_dp.models import (
 )
 from botorch_dp.models.gradient_weights import gradient_weights
 from botorch_dp.models.kernels.radial import RadialKernel
+from botorch_dp.optimizers.core.randomness import kept_generators
 from botorch_dp.optimizers.gibo.surrogate import Placement, RadialSurrogate
 
 _DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
@@ -350,8 +351,7 @@ class GIBOGeometry:
     @contextlib.contextmanager
     def _public_randomness(self, seed: int) -> Iterator[None]:
         """Seed torch from public state: the same points when asked again."""
-        devices = range(torch.cuda.device_count())  # manual_seed seeds all of them
-        with torch.random.fork_rng(devices=devices), self._box.device:
+        with kept_generators(), self._box.device:
             torch.manual_seed(seed)
             yield
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from botorch_dp.optimizers.core.randomness import kept_generators
+
 
 def seed_globals(seed: int) -> None:
     """Seed the global generators of Python, NumPy and torch.
@@ -26,17 +28,14 @@ def seed_globals(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    torch.manual_seed(seed)
 
 
 @contextlib.contextmanager
 def fresh_globals(seed: int) -> Iterator[None]:
     """Seed the global generators, and restore their states afterwards."""
-    devices = range(torch.cuda.device_count())
     state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
+    with kept_generators():
         try:
             seed_globals(seed)
             yield

@@ -20,14 +20,12 @@ from botorch_dp.models.kernels.derivatives import (
     kernel_value_and_gradient,
     prior_gradient_covariance,
 )
+from tests.devices import DEVICE
 
 D = 3
 
 
-CPU = torch.device("cpu")
-
-
-DOUBLE = {"dtype": torch.float64, "device": CPU}
+DOUBLE = {"dtype": torch.float64, "device": DEVICE}
 
 
 VARIANTS = ["plain", "ard", "active_dims", "scale", "sum", "product", "nested", "batch"]
@@ -35,7 +33,7 @@ VARIANTS = ["plain", "ard", "active_dims", "scale", "sum", "product", "nested", 
 
 def build(make, generator, **tkwargs):
     """Make a kernel on the CPU, whatever the default device, with random parameters."""
-    with CPU:
+    with DEVICE:
         kernel = make()
     for parameter in kernel.parameters():
         noise = torch.randn(parameter.shape, generator=generator, **DOUBLE)
@@ -49,7 +47,7 @@ def points(generator, *shape, **tkwargs):
 
 def without_batch(make, kernel, index):
     """Make the same kernel without a batch shape, with one element's parameters."""
-    with CPU:
+    with DEVICE:
         single = make().to(kernel.raw_outputscale)
     for own, batched in zip(single.parameters(), kernel.parameters(), strict=True):
         own.data = batched.data[index].reshape(own.shape)

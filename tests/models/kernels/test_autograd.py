@@ -15,7 +15,7 @@ from botorch_dp.models.kernels.derivatives import (
     prior_gradient_covariance,
 )
 from tests.models.kernels.kernel_test_case import (
-    CPU,
+    DEVICE,
     D,
     build,
     diagonal,
@@ -64,7 +64,7 @@ class TestUnknownKernels:
 
     @pytest.mark.parametrize("lengthscale", [1e-4, 1.0, 1e4])
     def test_probe_accepts_smooth_kernels_at_any_scale(self, lengthscale, tkwargs):
-        with CPU:
+        with DEVICE:
             kernel = UnknownRBF().to(**tkwargs)
         kernel.lengthscale = torch.tensor(lengthscale, **tkwargs)
         X = lengthscale * torch.ones(1, D, **tkwargs)
@@ -92,7 +92,7 @@ class TestUnknownKernels:
                 s = 5**0.5 * r
                 return (1 + s + s**2 / 3) * torch.exp(-s)
 
-        with CPU:
+        with DEVICE:
             kernel = gk.ScaleKernel(MyMatern()).to(**tkwargs)
         X = torch.zeros(1, D, **tkwargs)
         check_twice_differentiable(kernel)  # nothing is known against it
@@ -109,7 +109,7 @@ class TestUnknownKernels:
                 calls.append(x1.shape)
                 return super().forward(x1, x2, **params)
 
-        with CPU:
+        with DEVICE:
             kernel = Counting().double()
         X = torch.zeros(1, D, **double)
         kernel_gradient(kernel, X, X)
@@ -127,7 +127,7 @@ class TestUnknownKernels:
                 return 2 * super().covar_dist(x1, x2, **params)
 
         X = torch.zeros(1, 1, **double)
-        with CPU:
+        with DEVICE:
             renamed, doubled = Renamed(nu=2.5).double(), Doubled().double()
         expected = renamed.lengthscale**-2
         assert torch.allclose(prior_gradient_covariance(renamed, X), 5 / 3 * expected)

@@ -13,7 +13,7 @@ from botorch_dp.models.kernels.derivatives import (
     prior_gradient_covariance,
 )
 from tests.models.kernels.kernel_test_case import (
-    CPU,
+    DEVICE,
     DOUBLE,
     D,
     KernelGradientTestCase,
@@ -164,7 +164,7 @@ class TestPolynomialOfDegree3(PolynomialCase):
 
 
 def test_vanishing_derivative_of_a_polynomial_at_base_zero(double):
-    with CPU:
+    with DEVICE:
         kernel = gk.PolynomialKernel(power=1).double()
     X = torch.zeros(1, D, **double)
     kernel.raw_offset.data.fill_(-1e4)  # an offset of exactly 0
@@ -189,7 +189,7 @@ def test_vanishing_derivative_of_a_polynomial_at_base_zero(double):
 def test_agrees_with_gpytorch_derivative_kernels(plain, derivative, generator, double):
     n, m = 4, 3
     kernel = build(lambda: gk.ScaleKernel(plain(ard_num_dims=D)), generator, **double)
-    with CPU:
+    with DEVICE:
         joint = gk.ScaleKernel(derivative(ard_num_dims=D)).double()
     for own, theirs in zip(joint.parameters(), kernel.parameters(), strict=True):
         own.data = theirs.data.clone()
@@ -205,7 +205,7 @@ def test_agrees_with_gpytorch_derivative_kernels(plain, derivative, generator, d
 def test_literal_values_at_unit_scale(double):
     X = torch.zeros(1, 2, **double)
     Y = torch.tensor([[1.0, 0.0]], **double)
-    with CPU:
+    with DEVICE:
         matern, rbf = gk.MaternKernel(nu=2.5).double(), gk.RBFKernel().double()
     matern.raw_lengthscale.data.fill_(math.log(math.e - 1))
     rbf.raw_lengthscale.data.fill_(math.log(math.e - 1))

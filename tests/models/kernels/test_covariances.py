@@ -13,12 +13,11 @@ from botorch_dp.models import (
     prior_gradient_covariance,
 )
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 def make_kernel(base=RBFKernel, **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(base(**kwargs)).double()
         if kernel.base_kernel.has_lengthscale:
             kernel.base_kernel.lengthscale = 1.3
@@ -28,7 +27,7 @@ def make_kernel(base=RBFKernel, **kwargs):
 
 def uniform(generator, *shape, scale=3.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
@@ -44,7 +43,7 @@ class TestCovariances:
     def test_fast_path_is_the_general_one(self, base, kwargs, generator):
         kernel = make_kernel(base, **kwargs)
         if kwargs.get("ard_num_dims"):
-            with CPU:
+            with DEVICE:
                 scales = torch.tensor([[0.5, 1.0, 2.0]])
                 kernel.base_kernel.lengthscale = scales.double()
         X, x = uniform(generator, 2, 5, 3), uniform(generator, 2, 3)

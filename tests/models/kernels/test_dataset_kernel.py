@@ -15,25 +15,24 @@ from botorch_dp.models.kernels.dataset_kernel import (
     dataset_correlation,
     sample_neighbours,
 )
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE, seeded
 
 
 def make_kernel(dtype=torch.float64):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(MaternKernel(nu=2.5)).to(dtype)
-    kernel.outputscale = torch.tensor(2.25, dtype=dtype, device=CPU)
+    kernel.outputscale = torch.tensor(2.25, dtype=dtype, device=DEVICE)
     return kernel.requires_grad_(False)
 
 
 def make_dataset_kernel(*args, **kwargs):
-    with CPU:  # GPyTorch's constructor makes tensors
+    with DEVICE:  # GPyTorch's constructor makes tensors
         return DatasetKernel(*args, **kwargs)
 
 
 def all_datasets(num_values, num_records):
     rows = list(itertools.product(range(num_values), repeat=num_records))
-    return torch.tensor(rows, device=CPU)
+    return torch.tensor(rows, device=DEVICE)
 
 
 class TestCorrelation:
@@ -76,18 +75,20 @@ class TestDatasetKernel:
             make_kernel(), all_datasets(4, 3), correlation=correlation
         )
         eigenvalues = torch.linalg.eigvalsh(kernel.correlations)
-        assert eigenvalues.min() == pytest.approx((1 - correlation) ** 3, abs=1e-12)
+        assert eigenvalues.min().item() == pytest.approx(
+            (1 - correlation) ** 3, abs=1e-12
+        )
 
     def test_negative_correlations_are_no_kernel(self):
         # The reason why they are refused: four values of one record, all neighbours.
-        matrix = torch.full((4, 4), -0.4, dtype=torch.float64, device=CPU)
+        matrix = torch.full((4, 4), -0.4, dtype=torch.float64, device=DEVICE)
         matrix.fill_diagonal_(1.0)
         assert torch.linalg.eigvalsh(matrix).min() < 0
 
     def test_definition(self, double, generator):
         datasets = torch.tensor(
             [[[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 9], [5, 6]], [[0, 0]] * 3],
-            device=CPU,
+            device=DEVICE,
         )
         base, rho = make_kernel(), 0.7
         kernel = make_dataset_kernel(base, datasets, correlation=rho)
@@ -153,9 +154,9 @@ class TestDatasetKernel:
         "datasets",
         [
             [[0], [1]],
-            torch.zeros(3, device=CPU),
-            torch.zeros(1, 1, 1, 1, device=CPU),
-            torch.zeros(2, 0, device=CPU),
+            torch.zeros(3, device=DEVICE),
+            torch.zeros(1, 1, 1, 1, device=DEVICE),
+            torch.zeros(2, 0, device=DEVICE),
         ],
     )
     def test_bad_data_sets(self, datasets):
@@ -215,16 +216,14 @@ class TestSampleNeighbours:
         assert torch.equal(f, neighbour)
 
     def test_batches_dtypes_and_seeds(self, tkwargs):
-        X = torch.rand(
-            3, 7, 2, generator=torch.Generator(device="cpu").manual_seed(0), **tkwargs
-        )
+        X = torch.rand(3, 7, 2, generator=seeded(0), **tkwargs)
         draws = [
             sample_neighbours(
                 make_kernel(tkwargs["dtype"]),
                 X,
                 correlation=0.9,
                 num_samples=4,
-                generator=torch.Generator(device="cpu").manual_seed(seed),
+                generator=seeded(seed),
             )
             for seed in (1, 1, 2)
         ]
@@ -237,10 +236,10 @@ class TestSampleNeighbours:
 
     @pytest.mark.parametrize(
         "points",
-        [None, torch.zeros(3, device=CPU), torch.zeros(3, 1, device=CPU).long()],
+        [None, torch.zeros(3, device=DEVICE), torch.zeros(3, 1, device=DEVICE).long()],
     )
     def test_bad_points(self, points):
-        with CPU:
+        with DEVICE:
             kernel = RBFKernel()
         with pytest.raises(InvalidArgumentError, match="points must be"):
             sample_neighbours(kernel, points, correlation=0.5)

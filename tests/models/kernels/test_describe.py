@@ -1,12 +1,11 @@
 import json
 
 import pytest
-import torch
 from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.models import describe_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
 KERNELS = {
     "rbf": RBFKernel,
     "another length scale": lambda: scaled(RBFKernel(), lengthscale=0.3),
@@ -31,7 +30,7 @@ def scaled(kernel, **values):
 
 
 def describe(name):
-    with CPU:
+    with DEVICE:
         return describe_kernel(KERNELS[name]())
 
 

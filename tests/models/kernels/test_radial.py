@@ -10,8 +10,8 @@ from gpytorch.kernels import (
 )
 
 from botorch_dp.models.kernels.radial import radial_kernel
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
 RADIAL = {
     "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)),
     "matern": lambda: MaternKernel(nu=2.5, ard_num_dims=3),
@@ -39,7 +39,7 @@ def X(generator, double):
 class TestRadial:
     @pytest.fixture
     def kernel(self, name):
-        with CPU:
+        with DEVICE:
             kernel = RADIAL[name]().double()
             for part in (kernel, *kernel.sub_kernels()):
                 if part.has_lengthscale and part.ard_num_dims:
@@ -71,6 +71,6 @@ class TestRadial:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_have_no_radial_form(name, X):
-    with CPU:
+    with DEVICE:
         kernel = OTHERS[name]().double()
     assert radial_kernel(kernel, X) is None

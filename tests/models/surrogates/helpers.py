@@ -11,20 +11,18 @@ from botorch_dp.models import (
     kernel_value,
     prior_gradient_covariance,
 )
-
-CPU = torch.device("cpu")
-
+from tests.devices import DEVICE
 
 NOISE = 1e-4
 RADII = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def normal(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def make_kernel(base=RBFKernel, **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(base(**kwargs)).double()
         if kernel.base_kernel.has_lengthscale:
             kernel.base_kernel.lengthscale = 1.3
@@ -38,7 +36,7 @@ def posterior(kernel, points, x, noise):
     if not len(points):
         return x.new_zeros(len(x), 0), prior
     C = kernel_gradient(kernel, x.unsqueeze(0), points).squeeze(0).mT
-    eye = torch.eye(len(points), dtype=x.dtype, device=CPU)
+    eye = torch.eye(len(points), dtype=x.dtype, device=DEVICE)
     K = kernel_value(kernel, points, points) + noise * eye
     W = torch.linalg.solve(K, C.mT).mT
     return W, prior - W @ C.mT

@@ -5,6 +5,7 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientSurrogate
+from tests.devices import DEVICE
 
 
 class OnePoint(GradientSurrogate):
@@ -53,9 +54,12 @@ class TestBadArguments:
         ("x", "message"),
         [
             ([0.0], r"initial_x must be a ... x p tensor .* got \[0.0\]"),
-            (torch.zeros((), device="cpu"), r"initial_x .* \.\.\. x p .* shape \(\)"),
-            (torch.zeros(2, device="cpu").long(), "initial_x .* got torch.int64"),
-            (torch.zeros(0, 2, device="cpu"), r"initial_x must not be empty.*\(0, 2\)"),
+            (torch.zeros((), device=DEVICE), r"initial_x .* \.\.\. x p .* shape \(\)"),
+            (torch.zeros(2, device=DEVICE).long(), "initial_x .* got torch.int64"),
+            (
+                torch.zeros(0, 2, device=DEVICE),
+                r"initial_x must not be empty.*\(0, 2",
+            ),
         ],
         ids=["list", "number", "integers", "empty"],
     )

@@ -9,7 +9,7 @@ from botorch_dp.models import (
     sliced_wasserstein,
 )
 from tests.models.surrogates.helpers import (
-    CPU,
+    DEVICE,
     NOISE,
     distance,
     greedy,
@@ -26,7 +26,7 @@ class TestCompress:
         kernel = make_kernel()
         X, x = 0.7 * normal(generator, 10, 2), 0.1 * normal(generator, 2)
         dictionary = KernelDictionary(kernel, X, noise_variance=NOISE)
-        directions = projection_directions(2, 100, device=CPU)
+        directions = projection_directions(2, 100, device=DEVICE)
         _, full = posterior(kernel, X, x, NOISE)
 
         def score(D):

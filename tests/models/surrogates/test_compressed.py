@@ -18,7 +18,7 @@ from botorch_dp.models.surrogates.pruning import (
     top_direction,
 )
 from tests.models.surrogates.helpers import (
-    CPU,
+    DEVICE,
     NOISE,
     RADII,
     distance,
@@ -35,7 +35,7 @@ def mean_variance(surrogate):
 
 def noisy_path(generator, num_steps, shape, *, noise=2.7):
     """What a stream of private gradients of a quadratic around 1 makes of theta."""
-    theta = torch.zeros(shape, dtype=torch.float64, device=CPU)
+    theta = torch.zeros(shape, dtype=torch.float64, device=DEVICE)
     for t in range(1, num_steps + 1):
         gradient = 0.3 * (theta - 1.0) + noise * normal(generator, *shape)
         theta = theta - 0.2 * t**-0.505 * gradient
@@ -48,10 +48,10 @@ class TestTraceBound:
     @pytest.mark.parametrize("dim", [1, 2, 5])
     def test_larger_dictionaries(self, dim, generator):
         kernel, x = make_kernel(), normal(generator, dim)
-        directions = projection_directions(dim, 2000, seed=7, device=CPU)
+        directions = projection_directions(dim, 2000, seed=7, device=DEVICE)
         tightness = []
         for _ in range(30):
-            spread = 0.1 + torch.rand((), generator=generator, device=CPU)
+            spread = 0.1 + torch.rand((), generator=generator, device=DEVICE)
             X = x + spread * normal(generator, 2 * dim + 8, dim)
             small = X[: dim + 1]
             _, sigma = posterior(kernel, small, x, NOISE)
@@ -261,7 +261,7 @@ class TestLiteralRule:
         surrogate = CompressedSurrogate(
             x, budget=budget, rule="literal", num_projections=30, seed=5
         )
-        directions = projection_directions(2, 30, seed=5, device=CPU)
+        directions = projection_directions(2, 30, seed=5, device=DEVICE)
         D, removed = torch.empty(0, 2, **double), 0
 
         def step(D, x):
@@ -448,7 +448,7 @@ class TestBadArguments:
         surrogate = CompressedSurrogate(x, budget=0.1, rule=rule)
         points, weights = surrogate.points, surrogate.weights
         for bad, message in [
-            (x[:2], r"x must be .* shape 3 x 2 on cpu, got .* shape \(2, 2\)"),
+            (x[:2], r"x must be .* shape 3 x 2 on .*, got .* shape \(2, 2\)"),
             (x.float(), "x must be a torch.float64 tensor .* got torch.float32"),
             ([0.0], r"x must be .* got a list"),
             (x + torch.inf, "x must be finite, but contains nan or inf"),

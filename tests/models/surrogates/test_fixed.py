@@ -4,13 +4,13 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import NystromSurrogate, RandomFeatureSurrogate
+from tests.devices import DEVICE
 
-CPU = torch.device("cpu")
 BOTH = pytest.mark.parametrize("cls", [NystromSurrogate, RandomFeatureSurrogate])
 
 
 def normal(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=CPU)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device=DEVICE)
 
 
 def rbf(X1, X2, lengthscale, outputscale):
@@ -20,7 +20,7 @@ def rbf(X1, X2, lengthscale, outputscale):
 
 def exact_mean(Z, values, x, lengthscale, outputscale, noise):
     """The posterior mean at x, from scratch: differentiable in x."""
-    eye = torch.eye(len(Z), dtype=Z.dtype, device=CPU)
+    eye = torch.eye(len(Z), dtype=Z.dtype, device=DEVICE)
     K = rbf(Z, Z, lengthscale, outputscale) + noise * eye
     k = rbf(x.unsqueeze(0), Z, lengthscale, outputscale)
     return (k @ torch.linalg.solve(K, values)).squeeze(0)
@@ -45,7 +45,7 @@ class TestNystrom:
             torch.testing.assert_close(gradients[i], expected, rtol=1e-8, atol=1e-8)
 
     def test_any_smooth_kernel(self, generator, double):
-        with CPU:
+        with DEVICE:
             kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
         surrogate = NystromSurrogate(torch.zeros(2, **double), kernel=kernel)
         linear = surrogate.points @ torch.tensor([1.0, -2.0], **double)
@@ -85,7 +85,7 @@ class TestRandomFeatures:
             )
 
     def test_inner_products_approximate_the_kernel(self, generator, double):
-        with CPU:
+        with DEVICE:
             kernel = ScaleKernel(RBFKernel()).double()
             kernel.base_kernel.lengthscale, kernel.outputscale = 1.5, 3.0
         surrogate = RandomFeatureSurrogate(
@@ -117,7 +117,7 @@ class TestRandomFeatures:
         assert errors[1] < errors[0] / 3
 
     def test_only_rbf_kernels(self, double):
-        with CPU:
+        with DEVICE:
             kernel = MaternKernel(nu=2.5).double()
         with pytest.raises(InvalidArgumentError, match="kernel must be an RBF kernel"):
             RandomFeatureSurrogate(torch.zeros(2, **double), kernel=kernel)
@@ -135,7 +135,7 @@ class TestBoth:
         assert surrogate.points.shape == (2, 128, 2)
         assert surrogate.weights.shape == (2, 2, 128)
         assert surrogate.num_points.tolist() == [128, 128]
-        assert surrogate.num_points.device == CPU
+        assert surrogate.num_points.device == DEVICE
         points = surrogate.points[0]
         assert torch.equal(points, surrogate.points[1])
         box = torch.tensor([[0.5, 4.5], [2.5, 5.5]], **double)
@@ -166,7 +166,7 @@ class TestBoth:
 
     def test_dtype_follows_the_start(self, cls, tkwargs):
         surrogate = cls(torch.zeros(2, **tkwargs), num_points=16)
-        double = cls(torch.zeros(2, device=CPU).double(), num_points=16)
+        double = cls(torch.zeros(2, device=DEVICE).double(), num_points=16)
         assert surrogate.points.dtype == tkwargs["dtype"]
         assert surrogate.weights.dtype == tkwargs["dtype"]
         expected = double.weights.to(tkwargs["dtype"])

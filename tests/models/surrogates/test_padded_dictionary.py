@@ -20,14 +20,14 @@ from botorch_dp.models import (
 )
 from botorch_dp.models.surrogates import padded_dictionary
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
+from tests.devices import DEVICE, seeded
 
-CPU = torch.device("cpu")
 NOISE = 1e-4
 BATCHES = pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 
 
 def make_kernel(base=RBFKernel, **kwargs):
-    with CPU:
+    with DEVICE:
         kernel = ScaleKernel(base(**kwargs)).double()
         if kernel.base_kernel.has_lengthscale:
             kernel.base_kernel.lengthscale = 1.3
@@ -37,16 +37,16 @@ def make_kernel(base=RBFKernel, **kwargs):
 
 def uniform(generator, *shape, scale=3.0):
     return scale * torch.rand(
-        *shape, generator=generator, dtype=torch.float64, device=CPU
+        *shape, generator=generator, dtype=torch.float64, device=DEVICE
     )
 
 
 def bools(*values):
-    return torch.tensor(values, device=CPU)
+    return torch.tensor(values, device=DEVICE)
 
 
 def dense(kernel, points, noise=NOISE):
-    eye = torch.eye(len(points), dtype=points.dtype, device=CPU)
+    eye = torch.eye(len(points), dtype=points.dtype, device=DEVICE)
     return copy.deepcopy(kernel)(points).to_dense().detach() + noise * eye
 
 
@@ -85,8 +85,8 @@ class TestUpdates:
         size = dictionary.batch_shape.numel()
         sets = [list(q) for q in dictionary.points.reshape(size, 2, p)]
         for step in range(120):
-            where = torch.rand(size, generator=generator, device=CPU) < 0.7
-            if torch.rand((), generator=generator, device=CPU) < 0.55:
+            where = torch.rand(size, generator=generator, device=DEVICE) < 0.7
+            if torch.rand((), generator=generator, device=DEVICE) < 0.55:
                 X = uniform(generator, size, p)
                 dictionary.append(X.reshape(*batch, p), where.reshape(batch))
                 for i in where.nonzero().flatten().tolist():
@@ -94,7 +94,7 @@ class TestUpdates:
             else:
                 mask = dictionary.mask.reshape(size, -1)
                 where &= mask.any(dim=-1)
-                scores = torch.rand(mask.shape, generator=generator, device=CPU)
+                scores = torch.rand(mask.shape, generator=generator, device=DEVICE)
                 index = (scores * mask).argmax(dim=-1)
                 points = dictionary.points.reshape(size, -1, p)
                 for i in where.nonzero().flatten().tolist():
@@ -107,7 +107,7 @@ class TestUpdates:
             if step % 10 == 0:
                 assert_consistent(dictionary, kernel, sets)
         assert_consistent(dictionary, kernel, sets)
-        expected = torch.tensor([len(s) for s in sets], device=CPU).reshape(batch)
+        expected = torch.tensor([len(s) for s in sets], device=DEVICE).reshape(batch)
         assert torch.equal(dictionary.num_points, expected)
 
     def test_batched_is_each_on_its_own(self, generator):
@@ -116,7 +116,7 @@ class TestUpdates:
         batched = PaddedDictionary(kernel, X[:, :1])
         single = [PaddedDictionary(kernel, X[i : i + 1, :1]) for i in range(5)]
         where = bools(True, False, True, True, False)
-        index = torch.zeros(5, dtype=torch.long, device=CPU)
+        index = torch.zeros(5, dtype=torch.long, device=DEVICE)
         for j in range(1, 4):
             batched.append(X[:, j], where if j == 2 else None)
             for i, dictionary in enumerate(single):
@@ -149,7 +149,7 @@ class TestUpdates:
         for j in range(5, 8):
             padded.append(X[:, j])
         factor.append(X[:, 5:])
-        index = torch.tensor([1, 4], device=CPU)
+        index = torch.tensor([1, 4], device=DEVICE)
         padded.delete(index)
         factor.delete(index)
         padded.compact()
@@ -164,7 +164,7 @@ class TestUpdates:
     def test_refactorize_removes_what_has_accumulated(self, generator):
         kernel, X = make_kernel(), uniform(generator, 2, 4, 3)
         dictionary = PaddedDictionary(kernel, X, noise_variance=NOISE)
-        dictionary.delete(torch.tensor([0, 2], device=CPU))
+        dictionary.delete(torch.tensor([0, 2], device=DEVICE))
         dictionary._inverse = dictionary._inverse * 1.5
         dictionary.refactorize()
         sets = [[X[0, j] for j in (1, 2, 3)], [X[1, j] for j in (0, 1, 3)]]
@@ -178,7 +178,7 @@ class TestUpdates:
         prior = prior_gradient_covariance(kernel, x).detach()
         torch.testing.assert_close(dictionary.gradient(x).covariance, prior)
         dictionary.append(x)
-        dictionary.delete(torch.zeros(2, dtype=torch.long, device=CPU))
+        dictionary.delete(torch.zeros(2, dtype=torch.long, device=DEVICE))
         dictionary.compact()
         assert dictionary.num_slots == 1
         assert dictionary.num_points.tolist() == [0, 0]
@@ -208,7 +208,7 @@ class TestUpdates:
             assert (diagonal / expected - 1).abs().max() < 0.1
 
     def test_dtype_and_device_follow_the_points(self, tkwargs):
-        X = torch.rand(2, 3, 2, generator=torch.Generator(CPU), device=CPU)
+        X = torch.rand(2, 3, 2, generator=seeded(), device=DEVICE)
         X = X.to(**tkwargs)
         dictionary = PaddedDictionary(make_kernel(), X, noise_variance=1e-1)
         dictionary.append(X[:, 0] + 0.5)
@@ -227,12 +227,12 @@ class TestUpdates:
         dictionary = PaddedDictionary(make_kernel(), X)
         handed = dictionary.points, dictionary.mask, dictionary.inverse
         copies = [tensor.clone() for tensor in handed]
-        dictionary.delete(torch.tensor([0, 1], device=CPU))
+        dictionary.delete(torch.tensor([0, 1], device=DEVICE))
         dictionary.append(X[:, 0] + 1)
         dictionary.refactorize()
         dictionary.assign(
-            torch.tensor([1], device=CPU),
-            dictionary.select(torch.tensor([0], device=CPU)),
+            torch.tensor([1], device=DEVICE),
+            dictionary.select(torch.tensor([0], device=DEVICE)),
         )
         dictionary.compact()
         for tensor, before in zip(handed, copies, strict=True):
@@ -262,7 +262,7 @@ class TestPosterior:
         X, x = uniform(generator, *batch, 5, 2), uniform(generator, *batch, 2)
         posterior = PaddedDictionary(kernel, X, noise_variance=NOISE).gradient(x)
         C = kernel_gradient(kernel, x.unsqueeze(-2), X).squeeze(-3).mT.detach()
-        eye = torch.eye(5, dtype=X.dtype, device=CPU)
+        eye = torch.eye(5, dtype=X.dtype, device=DEVICE)
         K = kernel_value(kernel, X, X).detach() + NOISE * eye
         W = torch.linalg.solve(K, C.mT).mT
         prior = prior_gradient_covariance(kernel, x.unsqueeze(-2)).squeeze(-3).detach()
@@ -287,7 +287,7 @@ class TestPosterior:
     def test_leave_one_out_ignores_empty_slots(self, generator):
         X = uniform(generator, 2, 4, 3)
         dictionary = PaddedDictionary(make_kernel(), X)
-        dictionary.delete(torch.tensor([1, 2], device=CPU))
+        dictionary.delete(torch.tensor([1, 2], device=DEVICE))
         C = dictionary.gradient(X[:, 0]).cross_covariance
         result = dictionary.leave_one_out(C)
         increase = result.trace_increase
@@ -299,7 +299,7 @@ class TestPosterior:
     def test_select_and_assign(self, generator):
         kernel, X = make_kernel(), uniform(generator, 4, 3, 2)
         dictionary = PaddedDictionary(kernel, X, noise_variance=NOISE)
-        index = torch.tensor([2, 0], device=CPU)
+        index = torch.tensor([2, 0], device=DEVICE)
         part = dictionary.select(index)
         new = uniform(generator, 2, 2)
         part.append(new)
@@ -310,9 +310,9 @@ class TestPosterior:
         sets[0].append(new[1])
         assert_consistent(dictionary, kernel, sets)
         dictionary.compact()
-        small = dictionary.select(torch.tensor([1], device=CPU))
+        small = dictionary.select(torch.tensor([1], device=DEVICE))
         small.compact()
-        dictionary.assign(torch.tensor([1], device=CPU), small)
+        dictionary.assign(torch.tensor([1], device=DEVICE), small)
         assert_consistent(dictionary, kernel, sets)
 
 
@@ -354,11 +354,11 @@ class TestBadArguments:
         [
             ([[0.0]], "points must be a ... x S x p tensor"),
             (
-                torch.zeros(3, device=CPU),
+                torch.zeros(3, device=DEVICE),
                 "points must be a ... x S x p tensor",
             ),
-            (torch.zeros(3, 2, device=CPU, dtype=torch.long), "got torch.int64"),
-            (torch.full((3, 2), torch.nan, device=CPU), "points must be finite"),
+            (torch.zeros(3, 2, device=DEVICE, dtype=torch.long), "got torch.int64"),
+            (torch.full((3, 2), torch.nan, device=DEVICE), "points must be finite"),
         ],
     )
     def test_points(self, points, message):
@@ -382,7 +382,7 @@ class TestBadArguments:
         X = uniform(generator, 3, 2)
         with pytest.raises(UnsupportedKernelError, match="MaternKernel"):
             PaddedDictionary(make_kernel(MaternKernel, nu=0.5), X)
-        with CPU:
+        with DEVICE:
             batched = RBFKernel(batch_shape=torch.Size([2]))
         with pytest.raises(InvalidArgumentError, match=r"batch_shape \(2,\)"):
             PaddedDictionary(batched, X)
@@ -393,13 +393,13 @@ class TestBadArguments:
                 value = -x1 @ x2.mT
                 return value.diagonal(dim1=-2, dim2=-1) if diag else value
 
-        with CPU:
+        with DEVICE:
             kernel = Indefinite()
         with pytest.raises(InvalidArgumentError, match="kernel must be finite and pos"):
             PaddedDictionary(kernel, uniform(generator, 3, 2))
 
     def test_operations(self, dictionary, double):
-        zero = torch.zeros(2, dtype=torch.long, device=CPU)
+        zero = torch.zeros(2, dtype=torch.long, device=DEVICE)
         for call, message in [
             (lambda: dictionary.append(torch.zeros(2, 3, **double)), "X must .* 2 x 2"),
             (
@@ -432,7 +432,7 @@ class TestBadArguments:
         assert dictionary.num_points.tolist() == [3, 3]
 
     def test_deleted_twice(self, dictionary):
-        zero = torch.zeros(2, dtype=torch.long, device=CPU)
+        zero = torch.zeros(2, dtype=torch.long, device=DEVICE)
         dictionary.delete(zero, bools(True, False))
         with pytest.raises(InvalidArgumentError, match="index must be slots that have"):
             dictionary.delete(zero, bools(True, False))

@@ -11,7 +11,7 @@ from botorch_dp.models.surrogates.pruning import (
     top_direction,
 )
 from tests.models.surrogates.helpers import (
-    CPU,
+    DEVICE,
     NOISE,
     RADII,
     distance,
@@ -47,7 +47,7 @@ class TestSearch:
         dictionary = PaddedDictionary(kernel, X, noise_variance=NOISE)
         before = dictionary.gradient(x)
         v = top_direction(before.covariance)
-        where = torch.tensor([True, True, True, False], device=CPU)
+        where = torch.tensor([True, True, True, False], device=DEVICE)
         changed = append_best(
             dictionary,
             x,
@@ -96,7 +96,7 @@ class TestSearch:
         """Several points go in one call; each is measured from where it began."""
         kernel = make_kernel()
         X, x = 0.7 * normal(generator, 3, 10, 2), 0.1 * normal(generator, 3, 2)
-        directions = projection_directions(2, 40, device=CPU)
+        directions = projection_directions(2, 40, device=DEVICE)
         dictionary = PaddedDictionary(kernel, X, noise_variance=NOISE)
         prune_by_distance(
             dictionary,

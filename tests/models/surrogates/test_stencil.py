@@ -6,6 +6,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import Stencil, kernel_gradient
+from tests.devices import seeded
 
 
 class TestStencil:
@@ -25,7 +26,7 @@ class TestStencil:
         )
 
     def test_is_exact_for_quadratics(self, tkwargs):
-        generator = torch.Generator(device="cpu").manual_seed(1)
+        generator = seeded(1)
         A = torch.randn(4, 4, generator=generator, **tkwargs)
         b, x = torch.randn(2, 4, generator=generator, **tkwargs)
         stencil = Stencil(x, half_width=0.3)

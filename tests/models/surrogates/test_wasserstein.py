@@ -16,8 +16,9 @@ from botorch_dp.models import (
     projection_directions,
     sliced_wasserstein,
 )
+from tests.devices import seeded
 from tests.models.surrogates.helpers import (
-    CPU,
+    DEVICE,
     NOISE,
     distance,
     make_kernel,
@@ -31,14 +32,14 @@ class TestSlicedWasserstein:
     @pytest.mark.parametrize("dim", [1, 3])
     def test_isotropic_gaussians(self, dim, double):
         eye = torch.eye(dim, **double)
-        directions = projection_directions(dim, device=CPU)
+        directions = projection_directions(dim, device=DEVICE)
         result = sliced_wasserstein(4.0 * eye, 0.25 * eye, directions)
         torch.testing.assert_close(result, torch.tensor(1.5, **double))
 
     def test_definition(self, generator):
         A, B = normal(generator, 2, 4, 3, 3)
         A, B = A @ A.mT, B @ B.mT
-        directions = projection_directions(3, 50, seed=4, device=CPU)
+        directions = projection_directions(3, 50, seed=4, device=DEVICE)
         result = sliced_wasserstein(A, B, directions)
         for i in range(4):
             expected = distance(A[i], B[i], directions)
@@ -55,7 +56,7 @@ class TestSlicedWasserstein:
 
     def test_nearly_equal_covariances(self, double):
         eye = torch.eye(2, **double)
-        directions = projection_directions(2, device=CPU)
+        directions = projection_directions(2, device=DEVICE)
         result = sliced_wasserstein(eye, (1 + 1e-14) * eye, directions)
         assert float(result) == pytest.approx(0.5e-14, rel=0.05)
         zero = torch.zeros(2, 2, **double)
@@ -76,9 +77,9 @@ class TestSlicedWasserstein:
         assert not torch.equal(directions, other)
 
     def test_directions_have_a_stream_of_their_own(self):
-        plain = torch.Generator(device="cpu").manual_seed(3)
-        draws = torch.randn(5, 2, generator=plain, dtype=torch.float64, device="cpu")
-        ours = projection_directions(2, 5, seed=3, device=CPU)
+        plain = seeded(3)
+        draws = torch.randn(5, 2, generator=plain, dtype=torch.float64, device=DEVICE)
+        ours = projection_directions(2, 5, seed=3, device=DEVICE)
         assert not torch.allclose(ours, draws / draws.norm(dim=-1, keepdim=True))
 
     def test_bad_arguments(self, double):
@@ -89,7 +90,7 @@ class TestSlicedWasserstein:
             ("seed", {"dim": 2, "seed": -1}),
         ]:
             with pytest.raises(InvalidArgumentError, match=f"{name} must .* got"):
-                projection_directions(**kwargs, device=CPU)
+                projection_directions(**kwargs, device=DEVICE)
         with pytest.raises(InvalidArgumentError, match=r"directions must .* L x 2"):
             sliced_wasserstein(eye, eye, torch.ones(5, 3, **double))
 
@@ -100,7 +101,7 @@ class TestLeaveOneOutDistances:
     def test_a_posterior_from_scratch_without_each_point(self, base, padded, generator):
         kernel = make_kernel(base)
         X, x = normal(generator, 2, 6, 3), normal(generator, 2, 3)
-        directions = projection_directions(3, 40, device=CPU)
+        directions = projection_directions(3, 40, device=DEVICE)
         C = kernel_gradient(kernel, x.unsqueeze(-2), X).squeeze(-3).mT
         cls = PaddedDictionary if padded else KernelDictionary
         loo = cls(kernel, X, noise_variance=NOISE).leave_one_out(C)

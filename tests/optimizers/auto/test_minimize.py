@@ -14,7 +14,7 @@ from botorch_dp.exceptions import (
 )
 from botorch_dp.privacy import GaussianEvent, PermuteAndFlipEvent
 from botorch_dp.privacy.budget import after_choice
-from tests.optimizers.problems import CPU, seeded, unit_box
+from tests.optimizers.problems import DEVICE, seeded, unit_box
 
 GUARANTEE = ApproxDP(1.0, 1e-5)
 
@@ -23,7 +23,7 @@ class Task:
     """Squared distances to records around a point, between 0 and 1; counts calls."""
 
     def __init__(self, n=2000, d=3, seed=0, bounds=None, **tkwargs):
-        tkwargs = {"dtype": torch.float64, "device": CPU, **tkwargs}
+        tkwargs = {"dtype": torch.float64, "device": DEVICE, **tkwargs}
         self.bounds = unit_box(d, **tkwargs) if bounds is None else bounds
         self.centre = torch.linspace(0.2, 0.8, d, **tkwargs)
         noise = torch.randn(n, d, generator=seeded(seed), **tkwargs)
@@ -54,9 +54,9 @@ class TestResult:
 
     def test_two_basins(self):
         # The start's basin ends at 0.5; the better one has its centre at 0.8.
-        deep = torch.full((2,), 0.8, dtype=torch.float64, device=CPU)
+        deep = torch.full((2,), 0.8, dtype=torch.float64, device=DEVICE)
         noise = torch.randn(
-            3000, 1, 2, generator=seeded(), dtype=torch.float64, device=CPU
+            3000, 1, 2, generator=seeded(), dtype=torch.float64, device=DEVICE
         )
         shift = 0.01 * noise
 
@@ -101,7 +101,7 @@ class TestResult:
 
     def test_log_scales_and_a_start(self):
         bounds = torch.tensor(
-            [[1e-4, 0.0], [1.0, 10.0]], dtype=torch.float64, device=CPU
+            [[1e-4, 0.0], [1.0, 10.0]], dtype=torch.float64, device=DEVICE
         )
         task = Task(d=2, bounds=bounds)
 
@@ -116,7 +116,7 @@ class TestResult:
             guarantee=GUARANTEE,
             loss_range=(0.0, 1.0),
             transform=("log", "linear"),
-            initial_x=torch.tensor([0.5, 1.0], dtype=torch.float64, device=CPU),
+            initial_x=torch.tensor([0.5, 1.0], dtype=torch.float64, device=DEVICE),
             progress=False,
             generator=seeded(),
         )
@@ -126,7 +126,7 @@ class TestResult:
     def test_starts_where_it_is_told(self):
         task = Task(d=8)
         asked = []
-        start = torch.full((8,), 0.9, dtype=torch.float64, device=CPU)
+        start = torch.full((8,), 0.9, dtype=torch.float64, device=DEVICE)
 
         def losses(X):
             asked.append(X)
@@ -226,7 +226,7 @@ class TestMistakes:
     def test_losses_must_be_a_function(self):
         with pytest.raises(InvalidArgumentError, match="losses"):
             minimize(
-                torch.zeros(3, device=CPU),
+                torch.zeros(3, device=DEVICE),
                 unit_box(2),
                 num_records=3,
                 guarantee=GUARANTEE,
@@ -259,7 +259,7 @@ class TestMistakes:
 
     def test_start_outside(self):
         with pytest.raises(InvalidArgumentError, match="initial_x"):
-            Task(d=2).run(initial_x=torch.full((2,), 2.0, device=CPU).double())
+            Task(d=2).run(initial_x=torch.full((2,), 2.0, device=DEVICE).double())
 
     def test_a_large_delta_warns(self):
         with pytest.warns(WeakGuaranteeWarning) as caught:
@@ -270,7 +270,7 @@ class TestMistakes:
         ledger = Ledger(cap=GUARANTEE)
         with pytest.raises(InvalidArgumentError, match="one for each record"):
             minimize(
-                lambda X: torch.zeros(7, len(X), dtype=X.dtype, device=CPU),
+                lambda X: torch.zeros(7, len(X), dtype=X.dtype, device=DEVICE),
                 unit_box(2),
                 num_records=500,
                 guarantee=GUARANTEE,

@@ -9,7 +9,7 @@ from botorch_dp import DPFTSDE, Federation
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers import FTSDE, ThompsonSampling
 from botorch_dp.optimizers.fts.simulation import FederatedSimulation
-from tests.optimizers.problems import CPU, DOUBLE, same_state
+from tests.optimizers.problems import DEVICE, DOUBLE, same_state
 
 N = 20
 FEDERATION = Federation(
@@ -30,7 +30,7 @@ def scores(X):
 
 
 def make(cls, federation=FEDERATION, **kwargs):
-    return cls(federation, **{"num_steps": 6, "seed": 1, **kwargs})
+    return cls(federation, **{"num_steps": 6, "seed": 1, "device": DEVICE, **kwargs})
 
 
 def test_none_of_them_has_a_server():
@@ -52,12 +52,12 @@ def test_without_noise_it_is_fts_de():
 
 def test_fts_de_sends_weighted_sums():
     opt = make(FTSDE)
-    where = torch.ones(N, dtype=torch.bool, device=CPU)
+    where = torch.ones(N, dtype=torch.bool, device=DEVICE)
     where[3] = False
     opt.tell(scores(opt.ask()), where)
     messages = opt.agents.messages(0)
     messages[3] = 0.0
-    expected = FEDERATION.weights()(0) @ messages
+    expected = FEDERATION.weights(device=DEVICE)(0) @ messages
     result = opt.result()
     assert torch.allclose(result.broadcasts[0], expected)
     assert not result.certificate.private

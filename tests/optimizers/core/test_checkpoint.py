@@ -18,7 +18,7 @@ from botorch_dp import (
 )
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
-from tests.optimizers.problems import CPU, Quadratics, make, unit_box
+from tests.optimizers.problems import DEVICE, Quadratics, make, unit_box
 
 
 def steps(opt, problem, count):
@@ -60,7 +60,7 @@ class TestFile:
         monkeypatch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="disk full"):
             write_checkpoint(path, {"step": 2})
-        assert read_checkpoint(path, CPU) == {"step": 1}
+        assert read_checkpoint(path, DEVICE) == {"step": 1}
         assert os.listdir(tmp_path) == ["run.pt"]
 
     def test_damaged(self, tmp_path):
@@ -70,7 +70,7 @@ class TestFile:
             make().run(Quadratics(), progress=False, checkpoint=path)
         torch.save([1, 2], path)
         with pytest.raises(OptimizerStateError, match="holds no state"):
-            read_checkpoint(path, CPU)
+            read_checkpoint(path, DEVICE)
 
     def test_a_ledger_in_memory_would_be_lost(self, tmp_path):
         opt = make(ledger=Ledger())
@@ -134,7 +134,7 @@ def test_killed_at_any_moment(tmp_path):
         drawn = len(Path(log).read_text().splitlines()) if os.path.exists(log) else 0
         assert charged >= drawn  # never less than it drew
         if os.path.exists(path):
-            state = read_checkpoint(path, torch.device("cpu"))
+            state = read_checkpoint(path, DEVICE)
             assert charged >= len(state["charges"]) >= len(state["history"])
         if "done" in (output or ""):
             break
@@ -146,6 +146,6 @@ def test_killed_at_any_moment(tmp_path):
     resumed = DPGIBO(
         unit_box(2), 100, GDP(1.0), num_steps=60, clip_norm=1.0, ledger=ledger
     )
-    resumed.load_state_dict(read_checkpoint(path, torch.device("cpu")))
+    resumed.load_state_dict(read_checkpoint(path, DEVICE))
     assert resumed.done
     assert 58 <= len(resumed.history) <= 60

@@ -19,7 +19,7 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core import private_values
 from botorch_dp.optimizers.core.private_values import PrivateValues
 from botorch_dp.privacy import PermuteAndFlipMechanism
-from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
+from tests.optimizers.problems import DEVICE, DOUBLE, Quadratics, make, seeded, unit_box
 
 N, B, T = 50, 0.3, 10
 
@@ -27,10 +27,10 @@ N, B, T = 50, 0.3, 10
 def orders(shuffle, count=N, seed=9):
     """Yield the orders in which a loader visits the records."""
     generator = seeded(seed)
-    first = torch.randperm(count, generator=generator, device=CPU)
+    first = torch.randperm(count, generator=generator, device=DEVICE)
     yield first
     while True:
-        drawn = torch.randperm(count, generator=generator, device=CPU)
+        drawn = torch.randperm(count, generator=generator, device=DEVICE)
         yield drawn if shuffle else first
 
 
@@ -145,7 +145,7 @@ class TestOrder:
 
         def choose(self, private_scores, *, ledger):
             given.append(torch.cat([*private_scores]))
-            return torch.tensor(0, device=CPU)
+            return torch.tensor(0, device=DEVICE)
 
         monkeypatch.setattr(PermuteAndFlipMechanism, "release", choose)
         points = torch.rand(40, 2, generator=seeded(1), **DOUBLE)

@@ -7,12 +7,11 @@ from botorch_dp import RandomSearch
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.core import search_box
 from botorch_dp.optimizers.core.search_box import SearchBox
-
-CPU = torch.device("cpu")
+from tests.devices import DEVICE
 
 
 def box(low, high, dtype=torch.float64):
-    return torch.tensor([low, high], dtype=dtype, device=CPU)
+    return torch.tensor([low, high], dtype=dtype, device=DEVICE)
 
 
 class TestMaps:
@@ -33,9 +32,9 @@ class TestMaps:
         )
         expected = box([0.0, 0.0, 2.0], [1.0, 1.0, 7.0])
         assert torch.allclose(search_box.box, expected)
-        x = torch.tensor([1.0, 1.0, 3.5], dtype=torch.float64, device=CPU)
+        x = torch.tensor([1.0, 1.0, 3.5], dtype=torch.float64, device=DEVICE)
         found = search_box.to_search(x)
-        assert torch.allclose(found, torch.tensor([0.5, 0.5, 3.5], device=CPU).to(x))
+        assert torch.allclose(found, torch.tensor([0.5, 0.5, 3.5], device=DEVICE).to(x))
 
     def test_corners_stay_inside(self):
         search_box = SearchBox(box([1e-5, 0.1], [0.3, 0.7]), "log")
@@ -48,13 +47,15 @@ class TestMaps:
         search_box = SearchBox(
             box([1e-2, -3.0, 2.0], [1e2, 5.0, 7.0]), ("log", "linear", "identity")
         )
-        U = torch.tensor([0.3, 0.4, 3.0], dtype=torch.float64, device=CPU)
+        U = torch.tensor([0.3, 0.4, 3.0], dtype=torch.float64, device=DEVICE)
         jacobian = torch.autograd.functional.jacobian(search_box.from_search, U)
         assert torch.allclose(jacobian, search_box.slope(U).diag())
 
     def test_a_huge_interval_beside_a_logarithm_does_not_overflow(self):
         search_box = SearchBox(box([1e-2, 0.0], [1.0, 1e6]), ("log", "linear"))
-        U = torch.full((2,), 0.5, dtype=torch.float64, device=CPU, requires_grad=True)
+        U = torch.full(
+            (2,), 0.5, dtype=torch.float64, device=DEVICE, requires_grad=True
+        )
         search_box.from_search(U).sum().backward()
         assert U.grad.isfinite().all()
 
@@ -64,9 +65,9 @@ class TestBadInput:
         "bounds",
         [
             [[0.0], [1.0]],
-            torch.zeros(3, 2, device=CPU),
-            torch.zeros(2, 0, device=CPU),
-            torch.zeros(2, 2, dtype=torch.int64, device=CPU),
+            torch.zeros(3, 2, device=DEVICE),
+            torch.zeros(2, 0, device=DEVICE),
+            torch.zeros(2, 2, dtype=torch.int64, device=DEVICE),
         ],
     )
     def test_not_bounds(self, bounds):
@@ -89,7 +90,7 @@ class TestBadInput:
 
     def test_a_point_outside(self):
         search_box = SearchBox(box([0.0, 1.0], [1.0, 2.0]))
-        outside = torch.tensor([0.5, 2.5], dtype=torch.float64, device=CPU)
+        outside = torch.tensor([0.5, 2.5], dtype=torch.float64, device=DEVICE)
         with pytest.raises(
             InvalidArgumentError, match="initial_x must lie within bounds"
         ):

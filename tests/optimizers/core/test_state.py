@@ -23,7 +23,7 @@ from botorch_dp.optimizers.core.state import Stateful
 from botorch_dp.privacy import GaussianEvent, PureEvent, ZCDPEvent
 from tests.optimizers.core.test_checkpoint import steps
 from tests.optimizers.gibo.test_dp_gibo_privacy import assert_equal
-from tests.optimizers.problems import CPU, Quadratics, make, seeded, unit_box
+from tests.optimizers.problems import DEVICE, Quadratics, make, seeded, unit_box
 
 
 class TestState:
@@ -107,7 +107,7 @@ class TestState:
             lambda state: state["charges"][0].update(event={"type": "Nothing"}),
             lambda state: state.update(runs=[]),
             lambda state: state.update(update={}),
-            lambda state: state.update(points=torch.zeros(3, 7, device=CPU)),
+            lambda state: state.update(points=torch.zeros(3, 7, device=DEVICE)),
             lambda state: state.update(history=[{}]),
         ],
     )
@@ -251,7 +251,7 @@ class TestState:
         state = make(num_steps=4).state_dict()
         with pytest.raises(OptimizerStateError, match="num_steps=4 there, 5 here"):
             make(num_steps=5).load_state_dict(state)
-        with CPU:
+        with DEVICE:
             other = make(num_steps=4, kernel=MaternKernel(nu=2.5))
         with pytest.raises(OptimizerStateError, match="kernel="):
             other.load_state_dict(state)

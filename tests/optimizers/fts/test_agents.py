@@ -8,7 +8,7 @@ import torch
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers import Federation, FTSAgent
 from botorch_dp.optimizers.fts.randomness import AgentRandomness
-from tests.optimizers.problems import CPU, DOUBLE, same_state, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, same_state, seeded
 
 N, P, M = 6, 4, 30
 FEDERATION = Federation(
@@ -53,10 +53,13 @@ class TestAlone:
     @pytest.mark.parametrize("center", [False, True])
     def test_is_as_in_the_batch(self, candidates, local, center):
         federation = dataclasses.replace(FEDERATION, local=local, center=center)
-        batch = federation.agents(candidates=candidates, seed=4)
+        batch = federation.agents(candidates=candidates, seed=4, device=DEVICE)
         alone = [
             federation.agents(
-                torch.tensor([n], device=CPU), candidates=candidates, seed=4
+                torch.tensor([n], device=DEVICE),
+                candidates=candidates,
+                seed=4,
+                device=DEVICE,
             )
             for n in range(N)
         ]
@@ -71,8 +74,8 @@ class TestAlone:
     def test_one_agent(self):
         agent = FTSAgent(
             2,
-            features=FEDERATION.features(),
-            domain=FEDERATION.domain(),
+            features=FEDERATION.features(device=DEVICE),
+            domain=FEDERATION.domain(device=DEVICE),
             regions=FEDERATION.regions(),
             num_initial=3,
             local="shared",
@@ -90,9 +93,9 @@ class TestSamples:
         federation = dataclasses.replace(
             FEDERATION, num_agents=2000, num_regions=1, num_features=8
         )
-        agents = federation.agents(seed=1)
+        agents = federation.agents(seed=1, device=DEVICE)
         X = agents.ask(0)[:1].expand(2000, 3, 2)
-        agents.tell(X, scores(X, torch.zeros(2000, device=CPU)))
+        agents.tell(X, scores(X, torch.zeros(2000, device=DEVICE)))
         phi = agents.features(agents.domain.to_unit(X[0]))
         A = phi.mT @ phi / 1e-2 + torch.eye(8, **DOUBLE)
         mean = torch.linalg.solve(A, phi.mT @ scores(X, agents.agents * 0)[0] / 1e-2)
@@ -110,15 +113,18 @@ class TestSamples:
         federation = dataclasses.replace(
             FEDERATION, num_agents=50, num_regions=1, local=local
         )
-        agents = federation.agents(seed=1)
+        agents = federation.agents(seed=1, device=DEVICE)
         X = agents.ask(0)[:1].expand(50, 3, 2)
-        agents.tell(X, scores(X, torch.zeros(50, device=CPU)))
+        agents.tell(X, scores(X, torch.zeros(50, device=DEVICE)))
         assert len(torch.unique(agents.ask(1).squeeze(1), dim=0)) > 20
 
     def test_scores_of_any_size_stay_with_their_agent(self):
         for center in (False, True):
             federation = dataclasses.replace(FEDERATION, center=center, trust="never")
-            agents, other = federation.agents(seed=1), federation.agents(seed=1)
+            agents, other = (
+                federation.agents(seed=1, device=DEVICE),
+                federation.agents(seed=1, device=DEVICE),
+            )
             X = agents.ask(0)
             Y = scores(X, agents.agents)
             other.tell(X, Y)
@@ -127,7 +133,7 @@ class TestSamples:
             agents.tell(X, Y)
             asked = agents.ask(1)
             assert asked.isfinite().all()
-            rest = torch.arange(N, device=CPU) != 2
+            rest = torch.arange(N, device=DEVICE) != 2
             assert torch.equal(asked[rest], other.ask(1)[rest])
             assert torch.equal(agents.messages(1)[rest], other.messages(1)[rest])
 
@@ -135,16 +141,16 @@ class TestSamples:
 class TestAsk:
     @pytest.mark.parametrize("candidates", [None, grid()], ids=["box", "grid"])
     def test_begins_in_its_own_region(self, candidates):
-        agents = FEDERATION.agents(candidates=candidates, seed=1)
+        agents = FEDERATION.agents(candidates=candidates, seed=1, device=DEVICE)
         X = agents.ask(0)
         assert X.shape == (N, 3, 2)
         unit = agents.domain.to_unit(X)
-        expected = (torch.arange(N, device=CPU) % P).unsqueeze(-1).expand(N, 3)
+        expected = (torch.arange(N, device=DEVICE) % P).unsqueeze(-1).expand(N, 3)
         assert torch.equal(FEDERATION.regions().index(unit), expected)
 
     def test_follows_the_broadcast_as_often_as_it_should(self):
         federation = dataclasses.replace(FEDERATION, num_agents=2000, local="shared")
-        agents = federation.agents(seed=1)
+        agents = federation.agents(seed=1, device=DEVICE)
         X = agents.ask(0)
         agents.tell(X, X.sum(dim=-1))
         told = broadcast()
@@ -165,7 +171,7 @@ class TestAsk:
     @pytest.mark.parametrize(("number", "share"), [(1, 1.0), (9, 1 / 3)])
     def test_trust_falls(self, number, share):
         federation = dataclasses.replace(FEDERATION, num_agents=500, local="shared")
-        agents = federation.agents(seed=1)
+        agents = federation.agents(seed=1, device=DEVICE)
         X = agents.ask(0)
         agents.tell(X, X.sum(dim=-1))
         X = agents.ask(number, broadcast()).squeeze(1)
@@ -174,7 +180,7 @@ class TestAsk:
         assert abs(int(counts.max()) / 500 - share) < 0.105
 
     def test_without_a_broadcast_it_searches_alone(self):
-        agents = FEDERATION.agents(seed=1)
+        agents = FEDERATION.agents(seed=1, device=DEVICE)
         step(agents, 0)
         X = agents.ask(1)
         assert X.shape == (N, 1, 2)
@@ -182,7 +188,7 @@ class TestAsk:
 
     def test_never_asks_twice_for_the_same_point_of_a_small_set(self):
         federation = dataclasses.replace(FEDERATION, num_regions=1, num_agents=1)
-        agents = federation.agents(candidates=grid(), seed=2)
+        agents = federation.agents(candidates=grid(), seed=2, device=DEVICE)
         step(agents, 0)
         agents._trust = lambda t: 1.0
         weights = torch.randn(1, M, generator=seeded(), **DOUBLE)
@@ -190,7 +196,9 @@ class TestAsk:
         assert not torch.equal(first, second)  # the broadcast's best was taken before
 
     def test_learns(self):
-        agents = dataclasses.replace(FEDERATION, noise_variance=1e-4).agents(seed=3)
+        agents = dataclasses.replace(FEDERATION, noise_variance=1e-4).agents(
+            seed=3, device=DEVICE
+        )
         for number in range(25):
             step(agents, number)
         x, value = agents.best
@@ -200,8 +208,11 @@ class TestAsk:
 
 class TestAbsent:
     def test_scores_of_absent_agents_are_ignored(self):
-        agents, other = FEDERATION.agents(seed=1), FEDERATION.agents(seed=1)
-        where = torch.tensor([True, False, True, True, False, True], device=CPU)
+        agents, other = (
+            FEDERATION.agents(seed=1, device=DEVICE),
+            FEDERATION.agents(seed=1, device=DEVICE),
+        )
+        where = torch.tensor([True, False, True, True, False, True], device=DEVICE)
         for number in range(3):
             X = agents.ask(number)
             Y = scores(X, agents.agents)
@@ -214,9 +225,9 @@ class TestAbsent:
         assert agents._models.counts.tolist() == [5, 4, 5, 5, 4, 5]
 
     def test_best_of_those_who_have_one(self):
-        agents = FEDERATION.agents(seed=1)
+        agents = FEDERATION.agents(seed=1, device=DEVICE)
         X = agents.ask(0)
-        where = torch.tensor([False] + [True] * 5, device=CPU)
+        where = torch.tensor([False] + [True] * 5, device=DEVICE)
         agents.tell(X, scores(X, agents.agents), where)
         assert agents.best[1][0] == -torch.inf
         assert agents.best[0][0].isnan().all()
@@ -227,11 +238,16 @@ class TestState:
     @pytest.mark.parametrize("center", [False, True])
     def test_goes_on(self, center):
         federation = dataclasses.replace(FEDERATION, center=center)
-        whole, half = federation.agents(seed=5), federation.agents(seed=5)
+        whole, half = (
+            federation.agents(seed=5, device=DEVICE),
+            federation.agents(seed=5, device=DEVICE),
+        )
         for number in range(3):
             step(whole, number)
             step(half, number)
-        resumed = federation.agents()  # of another seed, until it has loaded
+        resumed = federation.agents(
+            device=DEVICE
+        )  # of another seed, until it has loaded
         resumed.load_private_state_dict(half.private_state_dict())
         assert same_state(resumed.private_state_dict(), half.private_state_dict())
         X, Y = step(whole, 3, broadcast()), step(resumed, 3, broadcast())
@@ -248,25 +264,27 @@ class TestState:
         ],
     )
     def test_refuses_others(self, changes, match):
-        state = FEDERATION.agents(seed=5).private_state_dict()
-        other = dataclasses.replace(FEDERATION, **changes).agents()
+        state = FEDERATION.agents(seed=5, device=DEVICE).private_state_dict()
+        other = dataclasses.replace(FEDERATION, **changes).agents(device=DEVICE)
         with pytest.raises(OptimizerStateError, match=match):
             other.load_private_state_dict(state)
 
     def test_refuses_other_agents_and_candidates(self):
-        state = FEDERATION.agents(seed=5).private_state_dict()
-        some = FEDERATION.agents(torch.arange(3, device=CPU))
+        state = FEDERATION.agents(seed=5, device=DEVICE).private_state_dict()
+        some = FEDERATION.agents(torch.arange(3, device=DEVICE), device=DEVICE)
         with pytest.raises(OptimizerStateError, match=r"agents=\[\(0, 6\)\] there"):
             some.load_private_state_dict(state)
         with pytest.raises(OptimizerStateError, match="domain="):
-            FEDERATION.agents(candidates=grid()).load_private_state_dict(state)
+            FEDERATION.agents(candidates=grid(), device=DEVICE).load_private_state_dict(
+                state
+            )
 
 
 class TestRefuses:
     def test_arguments(self):
         with pytest.raises(InvalidArgumentError, match="ascending"):
-            FEDERATION.agents(torch.tensor([2, 1], device=CPU))
-        agents = FEDERATION.agents()
+            FEDERATION.agents(torch.tensor([2, 1], device=DEVICE), device=DEVICE)
+        agents = FEDERATION.agents(device=DEVICE)
         agents.tell(agents.ask(0), torch.zeros(N, 3, **DOUBLE))
         wrong = torch.zeros(P, M + 1, **DOUBLE)
         with pytest.raises(InvalidArgumentError, match=r"broadcast must be .* 4 x 30"):
@@ -276,20 +294,20 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="X and Y must have shapes"):
             agents.tell(agents.ask(0), torch.zeros(N, 4, **DOUBLE))
         with pytest.raises(InvalidArgumentError, match="candidates must lie in every"):
-            FEDERATION.agents(candidates=grid()[:1]).ask(0)
+            FEDERATION.agents(candidates=grid()[:1], device=DEVICE).ask(0)
 
     def test_too_early(self):
         with pytest.raises(OptimizerStateError, match="No agent has a score yet"):
-            FEDERATION.agents().best  # noqa: B018
+            FEDERATION.agents(device=DEVICE).best  # noqa: B018
 
     def test_indices(self):
         for wrong in ([], [0.0], [[0]]):
             with pytest.raises(
                 InvalidArgumentError, match="agents must be an n tensor of"
             ):
-                FEDERATION.agents(torch.tensor(wrong, device=CPU))
+                FEDERATION.agents(torch.tensor(wrong, device=DEVICE), device=DEVICE)
 
     def test_single_precision(self):
-        agents = FEDERATION.agents(seed=1, dtype=torch.float32)
+        agents = FEDERATION.agents(seed=1, dtype=torch.float32, device=DEVICE)
         X = step(agents, 0)
         assert X.dtype == agents.messages(0).dtype == torch.float32

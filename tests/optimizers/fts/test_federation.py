@@ -7,7 +7,7 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers import Federation
-from tests.optimizers.problems import CPU
+from tests.optimizers.problems import DEVICE
 
 N = 6
 FEDERATION = Federation(
@@ -24,21 +24,34 @@ FEDERATION = Federation(
 
 def test_everyone_makes_the_same():
     other = Federation.from_json(FEDERATION.to_json())
-    assert other.features().fingerprint == FEDERATION.features().fingerprint
-    assert other.features(seed=1).fingerprint != FEDERATION.features().fingerprint
-    assert other.domain().fingerprint == FEDERATION.domain().fingerprint
+    assert (
+        other.features(device=DEVICE).fingerprint
+        == FEDERATION.features(device=DEVICE).fingerprint
+    )
+    assert (
+        other.features(seed=1, device=DEVICE).fingerprint
+        != FEDERATION.features(device=DEVICE).fingerprint
+    )
+    assert (
+        other.domain(device=DEVICE).fingerprint
+        == FEDERATION.domain(device=DEVICE).fingerprint
+    )
     assert other.assignment().tolist() == [0, 1, 2, 3, 0, 1]
-    assert torch.equal(other.weights()(0), FEDERATION.weights()(0))
+    assert torch.equal(
+        other.weights(device=DEVICE)(0), FEDERATION.weights(device=DEVICE)(0)
+    )
     assert FEDERATION.regions().cuts == [2, 2]
 
 
 def test_agents():
-    assert FEDERATION.agents().num_agents == N
-    some = FEDERATION.agents(torch.tensor([1, 4], device=CPU), dtype=torch.float32)
+    assert FEDERATION.agents(device=DEVICE).num_agents == N
+    some = FEDERATION.agents(
+        torch.tensor([1, 4], device=DEVICE), dtype=torch.float32, device=DEVICE
+    )
     assert some.agents.tolist() == [1, 4]
     assert some.ask(0).dtype == torch.float32
     with pytest.raises(InvalidArgumentError, match="indices must be below"):
-        FEDERATION.agents(torch.tensor([N], device=CPU))
+        FEDERATION.agents(torch.tensor([N], device=DEVICE), device=DEVICE)
 
 
 def test_json():

@@ -15,7 +15,7 @@ from botorch_dp.optimizers import (
 from botorch_dp.optimizers.core.state import STATE_VERSION
 from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.randomness import AgentRandomness
-from tests.optimizers.problems import CPU, DOUBLE, same_state, seeded, unit_box
+from tests.optimizers.problems import DEVICE, DOUBLE, same_state, seeded, unit_box
 
 N = 4
 FEDERATION = Federation(
@@ -29,11 +29,16 @@ FEDERATION = Federation(
     num_candidates=20,
     local="shared",
 )
-SERVER = {"clip_norm": 5.0, "noise_multiplier": 1.0, "sampling_rate": 0.5}
+SERVER = {
+    "clip_norm": 5.0,
+    "noise_multiplier": 1.0,
+    "sampling_rate": 0.5,
+    "device": DEVICE,
+}
 
 
 def agents():
-    made = FEDERATION.agents(seed=1)
+    made = FEDERATION.agents(seed=1, device=DEVICE)
     X = made.ask(0)
     made.tell(X, X.squeeze(-1))
     return made
@@ -42,8 +47,8 @@ def agents():
 def agent():
     return FTSAgent(
         2,
-        features=FEDERATION.features(),
-        domain=FEDERATION.domain(),
+        features=FEDERATION.features(device=DEVICE),
+        domain=FEDERATION.domain(device=DEVICE),
         regions=FEDERATION.regions(),
         local="shared",
         randomness=AgentRandomness(3),
@@ -60,7 +65,7 @@ def simulation(cls, **kwargs):
 
 
 def server():
-    return DPFTSServer(FEDERATION.weights(), 10, num_rounds=3, **SERVER)
+    return DPFTSServer(FEDERATION.weights(device=DEVICE), 10, num_rounds=3, **SERVER)
 
 
 MADE = {
@@ -171,7 +176,7 @@ class TestPrivate:
         changed = made.private_state_dict()
         inner = changed.get("agents", changed)
         inner["Y"].fill_(7.0)
-        inner["seen"] = torch.zeros(0, device=CPU)
+        inner["seen"] = torch.zeros(0, device=DEVICE)
         after = made.private_state_dict()
         assert not (after.get("agents", after)["Y"] == 7.0).any()
 

@@ -15,20 +15,20 @@ from botorch_dp.exceptions import (
 from botorch_dp.optimizers import DPFTSServer
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
 from botorch_dp.privacy import PrivacyAccountant, audit_epsilon
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 N, P, M, S = 12, 4, 5, 3.0
 
 
 def weights(n=N, p=P):
-    return ExplorationWeights(torch.arange(n, device=CPU) % p, p)
+    return ExplorationWeights(torch.arange(n, device=DEVICE) % p, p)
 
 
 def server(n=N, p=P, m=M, **kwargs):
     kwargs = (
         {"sampling_rate": 0.25, **kwargs} if "sample_size" not in kwargs else kwargs
     )
-    kwargs = {"noise_multiplier": 1.0, "num_rounds": 50, **kwargs}
+    kwargs = {"noise_multiplier": 1.0, "num_rounds": 50, "device": DEVICE, **kwargs}
     return DPFTSServer(weights(n, p), m, clip_norm=S, **kwargs)
 
 
@@ -149,7 +149,9 @@ class TestSensitivity:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_single_precision_stays_within(self, dtype):
         made = server(dtype=dtype)
-        messages = 1e6 * torch.randn(N, M, generator=seeded(3), dtype=dtype, device=CPU)
+        messages = 1e6 * torch.randn(
+            N, M, generator=seeded(3), dtype=dtype, device=DEVICE
+        )
         rows = made._contributions(messages, 0).double()
         assert float(rows.norm(dim=-1).max()) <= made.contribution_bound(0)
 

@@ -7,7 +7,7 @@ import torch
 
 from botorch_dp import DPFTSDE, ApproxDP, Federation, Ledger
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
-from tests.optimizers.problems import CPU, DOUBLE, same_state, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, same_state, seeded
 
 N = 20
 FEDERATION = Federation(
@@ -35,6 +35,7 @@ def make(federation=FEDERATION, **kwargs):
         "noise_multiplier": 0.5,
         "sampling_rate": 0.5,
         "generator": seeded(2),
+        "device": DEVICE,
     }
     return DPFTSDE(federation, **{**defaults, **kwargs})
 
@@ -119,7 +120,7 @@ class TestRun:
                 second._broadcasts[-1] = first._broadcasts[-1]
 
     def test_absent_agents_send_nothing(self):
-        where = torch.ones(N, dtype=torch.bool, device=CPU)
+        where = torch.ones(N, dtype=torch.bool, device=DEVICE)
         where[3] = False
         seen = []
         opt = make()
@@ -182,7 +183,7 @@ class TestRefuses:
         ):
             opt.tell(
                 torch.zeros(N, 3, **DOUBLE),
-                torch.ones(N, dtype=torch.int64, device=CPU),
+                torch.ones(N, dtype=torch.int64, device=DEVICE),
             )
         with pytest.raises(InvalidArgumentError, match="got a list") as raised:
             opt.tell([[0.777] * 3] * N)

@@ -11,7 +11,7 @@ from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionErr
 from botorch_dp.models.gradient_weights import gradient_weights
 from botorch_dp.optimizers.gibo.descent_plan import plan_descent
 from botorch_dp.privacy import GaussianEvent
-from tests.optimizers.problems import CPU, Quadratics, same_state, seeded, unit_box
+from tests.optimizers.problems import DEVICE, Quadratics, same_state, seeded, unit_box
 
 BASE = {"num_records": 1000, "guarantee": GDP(1.0), "loss_range": (0.0, 1.0)}
 
@@ -71,8 +71,8 @@ class TestFormulas:
     def test_a_simplex_gives_no_longer_gradient_than_the_clip_norm_allows(self, d):
         # The bound sqrt(d) R / (2 h) by brute force over losses in {0, R}.
         h = 0.05
-        ones = torch.ones(d, d + 1, dtype=torch.float64, device=CPU)
-        vertices = torch.eye(d + 1, dtype=torch.float64, device=CPU) - 1 / (d + 1)
+        ones = torch.ones(d, d + 1, dtype=torch.float64, device=DEVICE)
+        vertices = torch.eye(d + 1, dtype=torch.float64, device=DEVICE) - 1 / (d + 1)
         directions = torch.linalg.svd(vertices).Vh[:d]  # d x (d + 1), orthonormal
         points = (h * math.sqrt((d + 1) / d) * directions).mT  # (d + 1) x d
         assert torch.allclose(points.norm(dim=-1), h * ones[0])
@@ -280,8 +280,11 @@ class TestDirections:
         assert torch.allclose(opt._weights, expected, rtol=1e-9)
 
     def test_one_record_moves_the_released_mean_by_at_most_the_sensitivity(self):
-        calm, hostile = torch.zeros(200, 3, device=CPU), torch.zeros(200, 3, device=CPU)
-        hostile[0] = torch.tensor([1e9, -1e9, 3e8], device=CPU)
+        calm, hostile = (
+            torch.zeros(200, 3, device=DEVICE),
+            torch.zeros(200, 3, device=DEVICE),
+        )
+        hostile[0] = torch.tensor([1e9, -1e9, 3e8], device=DEVICE)
         means = []
         for losses in (calm.double(), hostile.double()):
             opt = self.make()

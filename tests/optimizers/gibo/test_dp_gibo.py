@@ -12,7 +12,7 @@ from botorch_dp.exceptions import (
     UnsupportedKernelError,
 )
 from botorch_dp.models.gradient_weights import gradient_weights
-from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make, seeded, unit_box
+from tests.optimizers.problems import DEVICE, DOUBLE, Quadratics, make, seeded, unit_box
 
 
 def released_mean(opt, losses):
@@ -87,7 +87,7 @@ class TestSurrogate:
     def test_exact_for_quadratics_with_the_polynomial_kernel(self):
         # Paper, 4.1: after enough points the quadratic is known.
         problem = Quadratics(d=2)
-        with CPU:
+        with DEVICE:
             kernel = PolynomialKernel(power=2, offset=1.0).double()
         opt = make(
             d=2,
@@ -248,7 +248,7 @@ class TestMisuse:
             make(**kwargs)
 
     def test_kernels(self):
-        with CPU:
+        with DEVICE:
             rough, polynomial = MaternKernel(nu=0.5), PolynomialKernel(power=2)
         with pytest.raises(UnsupportedKernelError, match=r"nu=0\.5"):
             make(kernel=rough)
@@ -256,7 +256,7 @@ class TestMisuse:
             make(kernel=polynomial, search="design")
         with pytest.raises(InvalidArgumentError, match="closed form"):
             make(kernel=polynomial, tolerance=1.0)
-        with CPU:
+        with DEVICE:
             batched = RBFKernel(batch_shape=torch.Size([2]))
             other, flat = RBFKernel(ard_num_dims=2), RBFKernel(active_dims=[0])
         for kernel, message in (

@@ -13,7 +13,7 @@ from botorch_dp.optimizers.gibo import gradient_descent
 from botorch_dp.privacy import GaussianMechanism, audit_mu, mu_audit_power
 from tests.optimizers.gibo.test_dp_gibo import released_mean
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     Quadratics,
     differing,
@@ -205,7 +205,7 @@ class TestHostileRecords:
     def test_sums_round_less_than_one_record_counts(self):
         # With gradients in single precision, too, whose sum near 12,000 would be a
         # multiple of 0.001 there.
-        n, bound, single = 50_000, 0.3, {"dtype": torch.float32, "device": CPU}
+        n, bound, single = 50_000, 0.3, {"dtype": torch.float32, "device": DEVICE}
         slopes = 0.1 + 0.3 * torch.rand(n, generator=seeded(), **single)
         for index in range(5):
             means = []
@@ -253,7 +253,7 @@ class TestNothingElseLeaves:
         def release(self, private_value, *, ledger, batch_dims=0):
             given.append(private_value.clone())
             self._charge(ledger, self.event(3), 1, private_value.device)
-            fixed = torch.Generator(device="cpu").manual_seed(len(given) % 5)
+            fixed = seeded(len(given) % 5)
             return torch.randn(3, generator=fixed, **DOUBLE)
 
         monkeypatch.setattr(GaussianMechanism, "release", release)
@@ -391,6 +391,6 @@ def assert_equal(first, second):
 
 
 def test_assert_equal_sees_a_difference():
-    x = torch.zeros(2, device=CPU)
+    x = torch.zeros(2, device=DEVICE)
     with pytest.raises(AssertionError):
         assert_equal({"a": [x]}, {"a": [x + 1e-12]})

@@ -11,13 +11,13 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
 from botorch_dp.models.gradient_weights import gradient_weights
-from tests.optimizers.problems import CPU, DOUBLE, Quadratics, make
+from tests.optimizers.problems import DEVICE, DOUBLE, Quadratics, make
 
 
 class TestWhereToEvaluate:
     @pytest.mark.parametrize("base", [RBFKernel, lambda: MaternKernel(nu=2.5)])
     def test_design_is_optimal_at_first(self, base):
-        with CPU:
+        with DEVICE:
             kernel = ScaleKernel(base()).double()
             kernel.base_kernel.lengthscale = 0.4
         traces = {}
@@ -89,7 +89,7 @@ class TestWhereToEvaluate:
             opt.tell(problem(X).split(50))
 
     def test_the_same_points_after_a_reload(self):
-        with CPU:
+        with DEVICE:
             kernel = PolynomialKernel(power=2).double()
         asked = []
         for _ in range(2):

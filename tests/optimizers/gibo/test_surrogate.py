@@ -13,13 +13,13 @@ from botorch_dp.models import radial_kernel
 from botorch_dp.models.gradient_weights import gradient_weights
 from botorch_dp.models.kernels.radial import RadialKernel
 from botorch_dp.optimizers.gibo.surrogate import RadialSurrogate
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 NOISE = 1e-4
 
 
 def make_kernel(name):
-    with CPU:
+    with DEVICE:
         base = {
             "rbf": lambda: RBFKernel(ard_num_dims=3),
             "matern": lambda: MaternKernel(nu=2.5),
@@ -156,7 +156,7 @@ class TestFactor:
     def test_copies_and_hardly_any_noise(self, dtype):
         # Rounding would make the matrix indefinite without more noise.
         kernel = make_kernel("matern").to(dtype)
-        theta = torch.zeros(3, dtype=dtype, device=CPU)
+        theta = torch.zeros(3, dtype=dtype, device=DEVICE)
         radial = radial_kernel(kernel, theta.unsqueeze(0))
         surrogate = RadialSurrogate(radial, constant_mean=True)
         points = (1e-3 * points_near(theta.double(), 30, 0)).to(dtype).repeat(3, 1)

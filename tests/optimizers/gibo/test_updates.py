@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.optimizers.gibo.test_dp_gibo import released_mean
-from tests.optimizers.problems import CPU, Quadratics, make
+from tests.optimizers.problems import DEVICE, Quadratics, make
 
 
 class TestStep:
@@ -13,11 +13,11 @@ class TestStep:
         opt = make(update=update, step_size=0.05, num_steps=4, mu=1e6)
         parameter = torch.nn.Parameter(opt.x.clone())
         classes = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
-        with CPU:
+        with DEVICE:
             rule = classes.get(update, update)([parameter], lr=0.05)
         problem = Quadratics()
         for _ in range(4):
             parameter.grad = released_mean(opt, problem(opt.ask()))
-            with CPU:
+            with DEVICE:
                 rule.step()
             assert torch.allclose(opt.x, parameter.detach(), atol=1e-5)

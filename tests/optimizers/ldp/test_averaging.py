@@ -5,11 +5,12 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.ldp.averaging import AVERAGES, IterateAverage
+from tests.devices import DEVICE, seeded
 from tests.optimizers.problems import DOUBLE, same_state
 
 
 def iterates(count, **tkwargs):
-    generator = torch.Generator(device="cpu").manual_seed(4)
+    generator = seeded(4)
     return torch.randn(count, 3, 2, generator=generator, **tkwargs)
 
 
@@ -44,7 +45,7 @@ class TestIterateAverage:
         assert torch.allclose(value, expected)
 
     def test_a_long_stream_in_single_precision(self):
-        X = torch.full((1, 1), 0.1, dtype=torch.float32, device="cpu")
+        X = torch.full((1, 1), 0.1, dtype=torch.float32, device=DEVICE)
         average = IterateAverage("running", X)
         average._since += 1e7 * 0.1  # as after ten million steps
         average._since_weight = 1e7

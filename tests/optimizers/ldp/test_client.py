@@ -29,7 +29,10 @@ from botorch_dp.optimizers import LDPQuery
 from botorch_dp.optimizers.core.private_values import mallows_weighted
 from botorch_dp.optimizers.ldp import gradient_release as local_release
 from botorch_dp.privacy import audit_epsilon, audit_mu, mu_audit_power
+from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, same_state, seeded
+
+pytestmark = pytest.mark.cpu_only("users send and receive CPU tensors")
 
 RUN = bytes(16)
 B, P = 1.0, 3
@@ -95,7 +98,7 @@ class TestAnswer:
         assert any("no server has to be trusted" in a for a in certificate.assumptions)
 
     def test_double_precision_whatever_the_query(self):
-        x = torch.zeros(P, dtype=torch.float32, device="cpu")
+        x = torch.zeros(P, dtype=torch.float32, device=DEVICE)
         assert client().answer(query(x=x)).gradient.dtype == torch.float64
 
 

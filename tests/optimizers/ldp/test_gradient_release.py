@@ -20,6 +20,7 @@ from botorch_dp.optimizers.ldp.gradient_release import (
     longest_message,
 )
 from botorch_dp.privacy import GaussianEvent, SecureNoise, SeededNoise
+from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, seeded
 
 B = 1.5
@@ -277,7 +278,7 @@ class TestRefuses:
 
 def test_a_bound_that_the_dtype_cannot_hold_costs_nothing():
     release, ledger = LocalRelease(GDP(1.0), 1e35), Ledger()
-    rows = torch.ones(3, 2, dtype=torch.float32, device="cpu")
+    rows = torch.ones(3, 2, dtype=torch.float32, device=DEVICE)
     with pytest.raises(InvalidArgumentError, match="bound must lie between"):
         release(rows, ledger=ledger, batch_dims=1)
     assert len(ledger) == 0

@@ -14,6 +14,8 @@ from botorch_dp.optimizers.ldp import messages as ldp_messages
 from botorch_dp.optimizers.ldp.messages import MAX_BYTES, VERSION
 from tests.optimizers.problems import DOUBLE, seeded
 
+pytestmark = pytest.mark.cpu_only("users send and receive CPU tensors")
+
 RUN = bytes(range(16))
 
 

@@ -12,6 +12,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.optimizers import LDPAnswer, longest_message
+from tests.devices import DEVICE
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
 P = 3
@@ -63,6 +64,7 @@ class TestFollows:
         atol = 1e-9 if mode == "stencil" else 0.2
         assert torch.allclose(gradient, slope, atol=atol)
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     def test_reaches_the_mean_record_of_a_fleet(self):
         generator = seeded(7)
         records = 1.0 + 0.3 * torch.randn(400, P, generator=generator, **DOUBLE)
@@ -163,7 +165,7 @@ class TestPublicState:
         [
             ("x", lambda x: x + 1.0),
             ("inverse", lambda inverse: inverse * torch.nan),
-            ("mask", lambda _: torch.tensor(True, device="cpu")),
+            ("mask", lambda _: torch.tensor(True, device=DEVICE)),
         ],
     )
     def test_a_dictionary_that_does_not_fit_changes_nothing(self, key, change):
@@ -207,6 +209,7 @@ class TestHostileUsers:
         ours.receive(LDPAnswer(ours.run_id, 1, far))
         assert 0.0 < float(ours.x[0]) < self.RADIUS / 2
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     @pytest.mark.parametrize(
         "kwargs",
         [{"guarantee": GDP(1.0)}, {"guarantee": PureDP(1.0), "mechanism": "laplace"}],
@@ -269,7 +272,7 @@ class TestRefuses:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_answers_that_would_carry_it_out_of_the_world(self, mode, dtype):
-        x = torch.zeros(P, dtype=dtype, device="cpu")
+        x = torch.zeros(P, dtype=dtype, device=DEVICE)
         ours = server(x, mode=mode, step_sizes=StepSchedule(10.0))
         state = ours.state_dict()
         for value in (1e39, 1.7e308):
@@ -310,7 +313,7 @@ class TestRefuses:
         [
             ({"x": [0.0]}, r"initial_x must be a \.\.\. x p tensor"),
             (
-                {"x": torch.zeros(3, dtype=torch.int64, device="cpu")},
+                {"x": torch.zeros(3, dtype=torch.int64, device=DEVICE)},
                 "float32 or torch.float64, got torch.int64",
             ),
             ({"x": torch.full((2,), float("nan"), **DOUBLE)}, "must be finite"),

@@ -20,6 +20,7 @@ from botorch_dp.exceptions import (
 from botorch_dp.models import NystromSurrogate, Stencil
 from botorch_dp.optimizers import LocalRelease, OnlineBO
 from botorch_dp.privacy import GaussianEvent, audit_mu
+from tests.devices import DEVICE
 from tests.optimizers.ldp.streams import Alone, Means, P, R, make
 from tests.optimizers.problems import DOUBLE, same_state, seeded
 
@@ -44,6 +45,7 @@ class TestRun:
                 alone.tell(losses)
             assert torch.allclose(alone.x, batch.x[r], atol=1e-9)
 
+    @pytest.mark.cpu_only("users send and receive CPU tensors")
     def test_is_what_server_and_clients_do(self):
         """The simulation and a fleet of clients, with the same noise."""
         stream = Means()
@@ -122,8 +124,8 @@ class TestRun:
 
     @pytest.mark.parametrize("mode", ["stencil", "swc"])
     def test_single_precision(self, mode):
-        x = torch.zeros(R, P, dtype=torch.float32, device="cpu")
-        stream = Means(dtype=torch.float32, device="cpu")
+        x = torch.zeros(R, P, dtype=torch.float32, device=DEVICE)
+        stream = Means(dtype=torch.float32, device=DEVICE)
         result = make(x=x, mode=mode).run(stream, 20, progress=False)
         assert result.average.dtype == torch.float32
 
@@ -372,7 +374,7 @@ class TestState:
                     if step == 17:
                         os.kill(os.getpid(), signal.SIGKILL)
                     return X.square().sum(dim=-1)
-            x = torch.zeros(3, dtype=torch.float64, device="cpu")
+            x = torch.zeros(3, dtype=torch.float64, device=DEVICE)
             opt = LDPBO(x, lambda user: GDP(3.0 if user == 16 else 1.0), 2.0)
             opt.run(Stream(), 30, progress=False, checkpoint={str(path)!r},
                     checkpoint_every=5)
@@ -412,7 +414,7 @@ class TestRefuses:
             (torch.zeros(R, 5, **DOUBLE), "must have shape 4 x 6, one loss for each"),
             (torch.zeros(6, **DOUBLE), "must have shape 4 x 6"),
             (
-                torch.zeros(R, 6, dtype=torch.float32, device="cpu"),
+                torch.zeros(R, 6, dtype=torch.float32, device=DEVICE),
                 "must be torch.float",
             ),
             ([0.0], r"must be a torch\.Tensor"),

@@ -14,7 +14,7 @@ from botorch_dp.privacy import (
     curves,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     differing,
     held_numbers,
@@ -38,7 +38,7 @@ class TestPrivacy:
 
         def pick(self, private_value, *, ledger):
             self._charge(ledger, self.event(1), 1, private_value.device)
-            return torch.tensor(2, device=CPU)
+            return torch.tensor(2, device=DEVICE)
 
         monkeypatch.setattr(GaussianMechanism, "release", release)
         monkeypatch.setattr(PermuteAndFlipMechanism, "release", pick)

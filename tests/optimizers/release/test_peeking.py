@@ -13,11 +13,11 @@ from botorch_dp.optimizers.release.peeking import (
     log_expected_improvement,
     point_of_improvement,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 
 def make_posterior(count=12, observed=((2, 0.8), (7, -0.5)), noise=0.05):
-    with CPU:
+    with DEVICE:
         kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
         kernel.lengthscale = 0.3
     X = torch.linspace(0, 1, count, **DOUBLE).unsqueeze(-1)
@@ -79,7 +79,7 @@ class TestThompson:
         root = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(12, **DOUBLE))
         normal = torch.randn(12, 100_000, generator=seeded(), **DOUBLE)
         exact = (mean.unsqueeze(-1) + root @ normal).argmax(dim=0)
-        expected = np.bincount(exact.numpy(), minlength=12) / 100_000 * 3000
+        expected = np.bincount(exact.cpu().numpy(), minlength=12) / 100_000 * 3000
         counts = np.bincount(found, minlength=12)
         common = expected > 5
         assert common.sum() > 3

@@ -11,7 +11,7 @@ from botorch_dp.optimizers.release.planning import (
     plan_steps,
     spread_out,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ class TestSpreadOut:
         points = torch.rand(3000, 3, generator=seeded(), **DOUBLE)
         chosen = points[spread_out(points, 27)]
         axis = torch.tensor([1 / 6, 1 / 2, 5 / 6], **DOUBLE)
-        grid = torch.tensor([*itertools.product(axis, repeat=3)], device=CPU).double()
+        grid = torch.tensor(
+            [*itertools.product(axis, repeat=3)], device=DEVICE
+        ).double()
         holes = [
             float(torch.cdist(points, centres).amin(dim=-1).max())
             for centres in (chosen, grid)

@@ -20,7 +20,7 @@ from botorch_dp.privacy import (
     SeededNoise,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     unit_box,
 )
@@ -51,7 +51,7 @@ class TestRuns:
     def test_other_candidates_or_kernels_are_other_settings(self):
         problem, opt = Bowls(), make()
         opt.run(problem, progress=False)
-        with CPU:
+        with DEVICE:
             kernel = MaternKernel(nu=2.5).double()
             kernel.lengthscale = 0.1
         for other in (make(candidates=candidates(seed=9)), make(kernel=kernel)):

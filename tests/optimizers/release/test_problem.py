@@ -11,7 +11,7 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     unit_box,
 )
@@ -37,7 +37,7 @@ class TestClip:
         losses = torch.tensor(
             [-2.0, -1.0, 0.5, 3.0, 9.0, math.inf, -math.inf, math.nan],
             dtype=torch.float32,
-            device=CPU,
+            device=DEVICE,
         )
         expected = [0.0, 0.0, 1.5, 4.0, 4.0, 4.0, 0.0, 4.0]
         assert problem.clip(losses).tolist() == expected
@@ -119,7 +119,7 @@ class TestCandidates:
         ("points", "message"),
         [
             (torch.full((3, 2), torch.nan, **DOUBLE), "candidates must be finite"),
-            (torch.zeros(3, 2, dtype=torch.int64, device=CPU), "float32 or torch.f"),
+            (torch.zeros(3, 2, dtype=torch.int64, device=DEVICE), "float32 or torch.f"),
             ([[0.0], [1.0]], "candidates must be a"),
             (torch.zeros(1, 2, **DOUBLE), "at least two rows, got 1"),
         ],
@@ -136,7 +136,7 @@ class TestCandidates:
 class TestKernels:
     def test_kernels(self):
         X = candidates(5)
-        with CPU:
+        with DEVICE:
             scaled = ScaleKernel(MaternKernel(nu=2.5)).double()
             scaled.outputscale = 4.0
         with pytest.raises(InvalidArgumentError, match="variance 1 at every candidate"):
@@ -147,13 +147,13 @@ class TestKernels:
             make(kernel=model)
 
     def test_a_copy_with_fixed_parameters(self):
-        with CPU:
+        with DEVICE:
             kernel = RBFKernel().float()
         opt = make(kernel=kernel)
         assert kernel.raw_lengthscale.requires_grad
         assert not opt.kernel.raw_lengthscale.requires_grad
         assert opt.kernel.lengthscale.dtype == torch.float64
-        with CPU:
+        with DEVICE:
             kernel.lengthscale = 9.0
         assert float(opt.kernel.lengthscale) != 9.0
         assert opt.problem.prior_variance == pytest.approx(1.0)

@@ -14,7 +14,7 @@ from botorch_dp.privacy import (
     PermuteAndFlipMechanism,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     seeded,
 )
@@ -25,7 +25,7 @@ from tests.optimizers.release.problems import (
 
 
 def make_scores(n=7, T=5, noise_variance=1e-3):
-    with CPU:
+    with DEVICE:
         kernel = MaternKernel(nu=2.5).double().requires_grad_(False)
         kernel.lengthscale = 0.5
     points = candidates()
@@ -116,7 +116,7 @@ class TestScores:
         scale = 2 * scores.sensitivity(method) / epsilon
         chosen = (values + scale * noise).argmax(dim=0)
         if method == "evaluated":
-            chosen = torch.tensor(evaluated, device=CPU)[chosen]
+            chosen = torch.tensor(evaluated, device=DEVICE)[chosen]
         regret = draws.amax(dim=0) - draws.gather(0, chosen.unsqueeze(0)).squeeze(0)
         # 256 draws: four standard errors.
         error = 4 * float(regret.std()) / 16
@@ -195,8 +195,8 @@ class TestRounding:
             assert told.dtype == torch.float64
             assert float(told.min()) >= 0.0
             assert float(told.max()) <= width
-            told[torch.arange(n, device=CPU) != 7] = base[
-                torch.arange(n, device=CPU) != 7
+            told[torch.arange(n, device=DEVICE) != 7] = base[
+                torch.arange(n, device=DEVICE) != 7
             ]
             found.append(torch.cat([*scores.private_scores(method, told)]))
         assert opt.problem.loss_width == width
@@ -214,7 +214,7 @@ class TestLinearWeights:
     T, RECORDS = 20, 100
 
     def make(self, dtype, d, lengthscale, noise_variance, **kwargs):
-        with CPU:
+        with DEVICE:
             kernel = RBFKernel().to(dtype).requires_grad_(False)
             kernel.lengthscale = lengthscale
         points = torch.rand(300, d, generator=seeded(d), **DOUBLE).to(dtype)
@@ -269,7 +269,7 @@ class TestLinearWeights:
         given = []
 
         def choose(self, private_scores, *, ledger):
-            return torch.tensor(index, device=CPU)
+            return torch.tensor(index, device=DEVICE)
 
         def add(self, private_value, *, ledger, batch_dims=0):
             given.append((float(private_value), self.sensitivity))

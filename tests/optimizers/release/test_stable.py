@@ -20,7 +20,7 @@ from botorch_dp.privacy import (
     worst_log_ratio,
 )
 from tests.optimizers.problems import (
-    CPU,
+    DEVICE,
     DOUBLE,
     differing,
     held_numbers,
@@ -51,7 +51,9 @@ class TestStable:
                     for losses in (low, high)
                 ]
                 logs = [
-                    torch.from_numpy(in_polynomial_time(each.numpy(), scale)).log()
+                    torch.from_numpy(
+                        in_polynomial_time(each.cpu().numpy(), scale)
+                    ).log()
                     for each in found
                 ]
                 worst = max(worst, worst_log_ratio(*logs))
@@ -224,7 +226,7 @@ class TestStable:
         def choose(self, private_scores, *, ledger):
             first, *_ = private_scores
             self._charge(ledger, self.event(), 1, first.device)
-            return torch.tensor(1, device=CPU)
+            return torch.tensor(1, device=DEVICE)
 
         def add(self, private_value, *, ledger, batch_dims=0):
             self._charge(ledger, self.event(1), 1, private_value.device)

@@ -8,7 +8,7 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.selection.candidates import make_candidates
 from botorch_dp.privacy.noise import SeededNoise, SystemNoise
 
-CPU = torch.device("cpu")
+CPU = torch.device("cpu")  # where selections draw
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ class TestBox:
             (X[:, 1].double(), -1, 3),
         ):
             uniform = stats.uniform(low, high - low)
-            assert stats.kstest(values.numpy(), uniform.cdf).pvalue > 1e-3
+            assert stats.kstest(values.cpu().numpy(), uniform.cdf).pvalue > 1e-3
 
     def test_first_is_the_centre(self, double):
         bounds = torch.tensor([[1e-4, -1.0], [1.0, 3.0]], **double)

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from botorch_dp.optimizers.selection.randomness import fresh_globals, seed_globals
+from tests.devices import DEVICE
 
 
 def draws():
     return [
         random.random(),
         float(np.random.rand()),
-        float(torch.rand((), device="cpu")),
+        float(torch.rand((), device=DEVICE)),
     ]
 
 

@@ -22,6 +22,7 @@ from botorch_dp.optimizers.selection.runs import (
     user_traceback,
 )
 from botorch_dp.privacy import GaussianEvent, PoissonGaussianEvent
+from tests.devices import DEVICE
 
 BASE = ((GaussianEvent(2.0), 1),)
 
@@ -122,7 +123,7 @@ class TestOneRun:
 
     def test_global_seeds_in_another_process_only(self):
         def draws(x):
-            return float(torch.rand((), dtype=torch.float64, device="cpu"))
+            return float(torch.rand((), dtype=torch.float64, device=DEVICE))
 
         assert run(draws).score != run(draws).score
         elsewhere = {"process": -1}

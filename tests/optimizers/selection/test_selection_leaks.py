@@ -19,6 +19,7 @@ from botorch_dp.privacy.counts import (
     Binomial,
     Poisson,
 )
+from tests.devices import DEVICE
 from tests.optimizers.selection.cases import XS, Counter
 
 EVENT = GaussianEvent(2.0)
@@ -193,14 +194,14 @@ class TestNothingLeaks:
     def test_global_generators_do_not_tell_the_number_of_runs(self):
         def draws(x):
             random.random(), np.random.rand()
-            return float(torch.rand((), device="cpu"))
+            return float(torch.rand((), device=DEVICE))
 
         states = []
         for count in (Binomial(2, 0.999999), FIVE):
             torch.manual_seed(1), np.random.seed(1), random.seed(1)
             select(count).run(draws)
             states.append(
-                (random.random(), np.random.rand(), torch.rand((), device="cpu"))
+                (random.random(), np.random.rand(), torch.rand((), device=DEVICE))
             )
         assert states[0] == states[1]
 

@@ -17,7 +17,7 @@ from botorch_dp.optimizers import (
     RegretBallot,
     ScoreBallot,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 BALLOTS = [
     ScoreBallot(-1.0, 3.0),
@@ -75,7 +75,7 @@ class TestByHand:
 
 
 def test_ranks_count_whom_a_candidate_beats():
-    scores = torch.randint(5, (40, 8), generator=seeded(2), device=CPU).double()
+    scores = torch.randint(5, (40, 8), generator=seeded(2), device=DEVICE).double()
     wins = (scores.unsqueeze(-1) > scores.unsqueeze(-2)).double().sum(dim=-1)
     ties = (scores.unsqueeze(-1) == scores.unsqueeze(-2)).double().sum(dim=-1) - 1
     assert torch.allclose(RankBallot().mark(scores), (wins + ties / 2) / 7)
@@ -162,5 +162,5 @@ class TestPlain:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_marks_are_double(dtype):
-    scores = torch.rand(3, 4, generator=seeded(1), dtype=dtype, device=CPU)
+    scores = torch.rand(3, 4, generator=seeded(1), dtype=dtype, device=DEVICE)
     assert all(ballot.mark(scores).dtype == torch.float64 for ballot in BALLOTS)

@@ -16,7 +16,7 @@ from botorch_dp.optimizers import (
     RegretBallot,
     ScoreBallot,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 
 class TestSettings:
@@ -61,13 +61,13 @@ class TestSettings:
 
 class TestAssignment:
     def test_all_score_everything(self):
-        rows = Election(3, range(4)).assignment(CPU)
+        rows = Election(3, range(4)).assignment(DEVICE)
         assert rows.tolist() == [[0, 1, 2, 3]] * 3
 
     @pytest.mark.parametrize(("size", "number"), [(7, 3), (10, 5), (5, 4), (4, 4)])
     def test_is_balanced_and_without_repetition(self, size, number):
         election = Election(31, range(size), candidates_per_agent=number, seed=3)
-        rows = election.assignment(CPU)
+        rows = election.assignment(DEVICE)
         assert rows.shape == (31, number)
         assert all(len(set(row)) == number for row in rows.tolist())
         counts = rows.flatten().bincount(minlength=size)
@@ -75,11 +75,11 @@ class TestAssignment:
 
     def test_is_the_same_for_all(self):
         election = Election(9, range(6), candidates_per_agent=2, seed=3)
-        rows = election.assignment(CPU)
+        rows = election.assignment(DEVICE)
         for agent in range(9):
-            assert torch.equal(election.candidates_of(agent), rows[agent])
+            assert election.candidates_of(agent).tolist() == rows[agent].tolist()
         other = Election(9, range(6), candidates_per_agent=2, seed=4)
-        assert not torch.equal(rows, other.assignment(CPU))
+        assert not torch.equal(rows, other.assignment(DEVICE))
         with pytest.raises(InvalidArgumentError, match="agent must be below"):
             election.candidates_of(9)
 
@@ -88,7 +88,7 @@ class TestAssignment:
         counts = {}
         for seed in range(2000):
             election = Election(4, range(5), candidates_per_agent=3, seed=seed)
-            row = tuple(election.assignment(CPU)[3].tolist())
+            row = tuple(election.assignment(DEVICE)[3].tolist())
             counts[row] = counts.get(row, 0) + 1
         assert len(counts) == 10
         assert sum((c - 200) ** 2 / 200 for c in counts.values()) < 33.7
@@ -106,7 +106,7 @@ class TestMarks:
         election = Election(1, range(size), ballot, candidates_per_agent=number)
         found = []
         for subset in itertools.combinations(range(size), number):
-            rows = torch.tensor([subset], device=CPU)
+            rows = torch.tensor([subset], device=DEVICE)
             found.append(election.marks(scores[:, subset], rows)[0])
         mean = torch.stack(found).mean(dim=0)
         whole = ballot.mark(scores)[0]
@@ -119,15 +119,16 @@ class TestMarks:
     @pytest.mark.parametrize("ballot", [RegretBallot(), RankBallot(), ScoreBallot()])
     def test_others_get_the_mean(self, ballot):
         election = Election(1, range(5), ballot, candidates_per_agent=3)
-        rows = torch.tensor([[0, 2, 4]], device=CPU)
+        rows = torch.tensor([[0, 2, 4]], device=DEVICE)
         row = election.marks(torch.tensor([[0.8, 0.9, 0.85]], **DOUBLE), rows)[0]
-        assert row[1] == row[3] == pytest.approx(float(row[[0, 2, 4]].mean()))
+        mean = pytest.approx(float(row[[0, 2, 4]].mean()))
+        assert row[1].item() == row[3].item() == mean
         assert (row >= 0).all()
         assert (row <= 1).all()
 
     def test_without_a_finite_score_there_is_no_ballot(self):
         election = Election(1, range(5), candidates_per_agent=3)
-        rows = torch.tensor([[0, 2, 4]], device=CPU)
+        rows = torch.tensor([[0, 2, 4]], device=DEVICE)
         nothing = torch.full((1, 3), math.nan, **DOUBLE)
         assert election.marks(nothing, rows).tolist() == [[0.0] * 5]
 
@@ -135,8 +136,8 @@ class TestMarks:
         "scores",
         [
             [[0.1, 0.2]],
-            torch.zeros(2, 3, device=CPU),
-            torch.zeros(1, 2, dtype=torch.int64, device=CPU),
+            torch.zeros(2, 3, device=DEVICE),
+            torch.zeros(1, 2, dtype=torch.int64, device=DEVICE),
         ],
     )
     def test_refuses_without_showing(self, scores):
@@ -144,7 +145,7 @@ class TestMarks:
         with pytest.raises(
             InvalidArgumentError, match="scores must be a 1 x 2"
         ) as info:
-            election.marks(scores, election.assignment(CPU))
+            election.marks(scores, election.assignment(DEVICE))
         assert "0.1" not in str(info.value)
 
 

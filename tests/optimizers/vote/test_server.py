@@ -23,7 +23,7 @@ from botorch_dp.optimizers import (
 from botorch_dp.optimizers.vote import server as module
 from botorch_dp.optimizers.vote.server import clipped_marks
 from botorch_dp.privacy import audit_epsilon_finite, audit_mu, worst_log_ratio
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 from tests.privacy.mechanisms.test_permute_and_flip import in_polynomial_time
 
 N, M = 8, 4
@@ -38,7 +38,7 @@ def server(guarantee=None, *, n=N, m=M, ballot=None, **kwargs):
     if guarantee is None:
         gaussian = kwargs.get("trust", "server") != "server"
         guarantee = GDP(1.0) if gaussian else PureDP(1.0)
-    return VoteServer(election(n, m, ballot), guarantee, **kwargs)
+    return VoteServer(election(n, m, ballot), guarantee, **{"device": DEVICE, **kwargs})
 
 
 def some_marks(n=N, m=M, seed=0):
@@ -47,8 +47,9 @@ def some_marks(n=N, m=M, seed=0):
 
 def log_probabilities(made, marks):
     """Return those of each winner, in closed form."""
-    sums = clipped_marks(marks).sum(dim=0).numpy()
-    return torch.from_numpy(np.log(in_polynomial_time(sums, made._mechanism.scale)))
+    sums = clipped_marks(marks).sum(dim=0).cpu().numpy()
+    logs = np.log(in_polynomial_time(sums, made._mechanism.scale))
+    return torch.from_numpy(logs).to(DEVICE)
 
 
 class TestWinner:
@@ -61,7 +62,7 @@ class TestWinner:
                 server(PureDP(1.0), generator=generator).release(marks)
                 for _ in range(1500)
             ],
-            device=CPU,
+            device=DEVICE,
         )
         found = drawn.bincount(minlength=M).double() / 1500
         expected = log_probabilities(made, marks).exp()
@@ -112,7 +113,7 @@ class TestSensitivity:
     def test_sums_are_exact(self):
         """In any order, so that one agent moves them by its own marks and no more."""
         marks = clipped_marks(some_marks(n=4000, m=3))
-        order = torch.randperm(4000, generator=seeded(2), device=CPU)
+        order = torch.randperm(4000, generator=seeded(2), device=DEVICE)
         assert torch.equal(marks.sum(dim=0), marks[order].sum(dim=0))
         difference = marks.sum(dim=0) - marks[1:].sum(dim=0)
         assert torch.equal(difference, marks[0])
@@ -195,7 +196,7 @@ class TestAudit:
             made = server(PureDP(self.EPSILON), n=3, m=2, generator=generator)
             made._mechanism.scale *= factor
             found.append(made.release(marks))
-        return torch.tensor(found, device=CPU).double()
+        return torch.tensor(found, device=DEVICE).double()
 
     def audit(self, **kwargs):
         with_it, without = (
@@ -366,8 +367,8 @@ class TestRefuses:
         "marks",
         [
             [[0.123] * M] * N,
-            torch.full((N, M + 1), 0.123, device=CPU),
-            torch.zeros(N, M, dtype=torch.int64, device=CPU),
+            torch.full((N, M + 1), 0.123, device=DEVICE),
+            torch.zeros(N, M, dtype=torch.int64, device=DEVICE),
         ],
     )
     def test_other_shapes_without_showing(self, marks):

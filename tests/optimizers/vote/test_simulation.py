@@ -12,13 +12,14 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.optimizers import RankBallot, VoteServer
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 N, M = 30, 6
 CERTAIN = PureDP(1e6)  # noise that changes nothing
 
 
 def vote(guarantee=CERTAIN, **kwargs):
+    kwargs.setdefault("device", DEVICE)
     return PrivateVote(list(range(M)), num_agents=N, guarantee=guarantee, **kwargs)
 
 
@@ -55,7 +56,7 @@ class TestRun:
         for away, winner in ((slice(0, 5), 2), (slice(20, 30), 1)):
             made = vote()
             made.ask()
-            where = torch.ones(N, dtype=torch.bool, device=CPU)
+            where = torch.ones(N, dtype=torch.bool, device=DEVICE)
             where[away] = False
             made.tell(scores, where)
             assert made.result().index == winner
@@ -63,7 +64,7 @@ class TestRun:
     def test_nobody_is_there(self):
         made = vote(PureDP(1.0))
         made.ask()
-        made.tell(table(), torch.zeros(N, dtype=torch.bool, device=CPU))
+        made.tell(table(), torch.zeros(N, dtype=torch.bool, device=DEVICE))
         assert made.result().index in range(M)
         assert len(made.ledger) == 1
 
@@ -112,7 +113,7 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="30 x 6"):
             made.tell(table()[:, 1:])
         with pytest.raises(InvalidArgumentError, match="where"):
-            made.tell(table(), torch.ones(N, device=CPU))
+            made.tell(table(), torch.ones(N, device=DEVICE))
         with pytest.raises(InvalidArgumentError, match="objective"):
             made.run(table())
         assert not len(made.ledger)

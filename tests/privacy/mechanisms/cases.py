@@ -15,9 +15,6 @@ from botorch_dp import (
 )
 from botorch_dp.privacy import SecureNoise
 
-CPU = torch.device("cpu")
-
-
 NAN, INF = math.nan, math.inf
 
 

@@ -34,8 +34,8 @@ from botorch_dp.privacy import (
     audit_mu,
     mu_audit_power,
 )
+from tests.devices import DEVICE
 from tests.privacy.mechanisms.cases import (
-    CPU,
     SOURCES,
     Broken,
     confidence_for,
@@ -108,7 +108,9 @@ class TestAudits:
     def outputs(self, mechanism, shift, num=8000):
         """Outputs on two neighbouring values that differ by ``shift``."""
         accountant = PrivacyAccountant()
-        values = (torch.zeros(num, dtype=torch.float64, device=CPU) for _ in range(2))
+        values = (
+            torch.zeros(num, dtype=torch.float64, device=DEVICE) for _ in range(2)
+        )
         return [
             mechanism.release(value + by, ledger=accountant, batch_dims=1)
             for value, by in zip(values, (0.0, shift), strict=True)

@@ -18,9 +18,9 @@ from botorch_dp import (
     SubsampledGaussianMechanism,
 )
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
+from tests.devices import DEVICE, seeded
 from tests.privacy.mechanisms.cases import (
     CHOICES,
-    CPU,
     INF,
     KINDS,
     NAN,
@@ -39,7 +39,7 @@ class TestEveryMechanism:
         ledger = Ledger()
         mechanism = make(kind, generator=generator)
         released = mechanism.release(private_value(kind, **tkwargs), ledger=ledger)
-        assert released.device == CPU
+        assert released.device == DEVICE
         if kind not in CHOICES:
             assert released.dtype == tkwargs["dtype"]
             assert released.shape == (3,)
@@ -86,9 +86,7 @@ class TestEveryMechanism:
     def test_same_seed_same_release(self, kind, double):
         value = private_value(kind, **double)
         one, other = (
-            make(kind, generator=torch.Generator("cpu").manual_seed(3)).release(
-                value, ledger=Ledger()
-            )
+            make(kind, generator=seeded(3)).release(value, ledger=Ledger())
             for _ in range(2)
         )
         assert torch.equal(one, other)

@@ -9,7 +9,13 @@ import torch
 
 from botorch_dp import PrivacyAccountant, PureDP
 from botorch_dp.privacy import ExponentialEvent, audit_epsilon_finite, worst_log_ratio
-from tests.privacy.mechanisms.cases import CPU, SOURCES, Broken, make, noise_arguments
+from tests.devices import DEVICE
+from tests.privacy.mechanisms.cases import (
+    SOURCES,
+    Broken,
+    make,
+    noise_arguments,
+)
 
 
 class TestEvents:
@@ -26,8 +32,8 @@ class TestExponential:
         mechanism = make("exponential")
         worst = 0.0
         for _ in range(200):
-            scores = torch.randn(20, generator=generator, device=CPU).double()
-            shift = torch.rand(20, generator=generator, device=CPU).double() * 2 - 1
+            scores = torch.randn(20, generator=generator, device=DEVICE).double()
+            shift = torch.rand(20, generator=generator, device=DEVICE).double() * 2 - 1
             other = scores + 0.5 * shift.sign()
             worst = max(
                 worst,
@@ -40,7 +46,7 @@ class TestExponential:
 
     def test_monotone_needs_half_the_noise(self, generator):
         mechanism = make("exponential", monotone=True, adjacency="add_or_remove_one")
-        scores = torch.randn(20, generator=generator, device=CPU).double()
+        scores = torch.randn(20, generator=generator, device=DEVICE).double()
         for other in (scores + 0.5, scores + 0.5 * (scores > 0)):
             ratio = worst_log_ratio(
                 torch.log_softmax(scores / mechanism.scale, 0),
@@ -59,7 +65,7 @@ class TestExponential:
 
 class TestAudits:
     def choices(self, mechanism, factor, num, candidates=20):
-        scores = torch.zeros(candidates, dtype=torch.float64, device=CPU)
+        scores = torch.zeros(candidates, dtype=torch.float64, device=DEVICE)
         other = torch.full_like(scores, -0.5 * factor)
         other[0] = 0.5 * factor
         accountant = PrivacyAccountant()

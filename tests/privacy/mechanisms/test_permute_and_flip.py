@@ -19,8 +19,8 @@ from botorch_dp.privacy import (
     audit_epsilon_finite,
     worst_log_ratio,
 )
+from tests.devices import DEVICE
 from tests.privacy.mechanisms.cases import (
-    CPU,
     SOURCES,
     Broken,
     confidence_for,
@@ -105,9 +105,9 @@ class TestProbabilities:
         # OpenDP and the system cannot be seeded: they fail once in a million runs.
         num, level = (5_000, 1e-6) if source == "secure" else (40_000, 1e-6)
         mechanism = make("permute_and_flip", **noise_arguments(source, generator))
-        rows = torch.tensor(scores, device=CPU).expand(num, len(scores))
+        rows = torch.tensor(scores, device=DEVICE).expand(num, len(scores))
         chosen = mechanism.release(rows, ledger=PrivacyAccountant())
-        counts = np.bincount(chosen.numpy(), minlength=len(scores))
+        counts = np.bincount(chosen.cpu().numpy(), minlength=len(scores))
         expected = by_permutations(scores, mechanism.scale)
         assert chisquare(counts, num * expected / expected.sum()).pvalue > level
         if len(scores) == 4:  # the test would notice the exponential mechanism
@@ -169,8 +169,8 @@ class TestAudits:
 
     @staticmethod
     def choices(mechanism, factor, num):
-        far = torch.tensor([1.0, 0.0], dtype=torch.float64, device=CPU)
-        near = torch.tensor([0.5, 0.5], dtype=torch.float64, device=CPU)
+        far = torch.tensor([1.0, 0.0], dtype=torch.float64, device=DEVICE)
+        near = torch.tensor([0.5, 0.5], dtype=torch.float64, device=DEVICE)
         near = far + factor * (near - far)
         return [
             mechanism.release(s.expand(num, 2), ledger=PrivacyAccountant())

@@ -13,7 +13,7 @@ from botorch_dp.optimizers.release.kusner.sensitivity import (
     ValueSensitivity,
 )
 from botorch_dp.optimizers.release.kusner.setting import KusnerSetting
-from tests.optimizers.problems import CPU
+from tests.optimizers.problems import DEVICE
 
 POINT = {"num_steps": 20, "num_candidates": 300, "delta": 0.1, "correlation": 0.9}
 
@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def rbf(lengthscale, dtype=torch.float64):
-    with CPU:
+    with DEVICE:
         kernel = RBFKernel().to(dtype)
         kernel.lengthscale = lengthscale
     return kernel.requires_grad_(False)

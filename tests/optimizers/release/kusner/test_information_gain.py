@@ -12,7 +12,7 @@ from botorch_dp.optimizers.release.kusner.information_gain import (
     information_gain,
     information_gain_bound,
 )
-from tests.optimizers.problems import CPU, DOUBLE
+from tests.optimizers.problems import DEVICE, DOUBLE
 from tests.optimizers.release.kusner.bounds import rbf
 
 
@@ -82,8 +82,8 @@ class TestInformationGain:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_kernel_and_matrix_agree(self, dtype, generator):
-        X = torch.rand(40, 2, generator=generator, dtype=dtype, device=CPU)
-        with CPU:
+        X = torch.rand(40, 2, generator=generator, dtype=dtype, device=DEVICE)
+        with DEVICE:
             kernel = ScaleKernel(MaternKernel(nu=2.5)).to(dtype)
             kernel.outputscale = 2.0
         lazily = information_gain(kernel, X, num_steps=12, noise_variance=0.1)
@@ -112,12 +112,16 @@ class TestInformationGain:
     @pytest.mark.parametrize(
         ("kernel", "candidates", "match"),
         [
-            (torch.eye(2, device=CPU), torch.zeros(2, 1, device=CPU), "candidates"),
-            (torch.zeros(2, 3, device=CPU), None, "N x N matrix"),
-            (torch.zeros(0, 0, device=CPU), None, "N x N matrix"),
-            (torch.ones(2, 2, device=CPU).triu(), None, "symmetric"),
-            (-torch.eye(2, device=CPU), None, "finite variances"),
-            (torch.full((2, 2), torch.inf, device=CPU), None, "finite variances"),
+            (
+                torch.eye(2, device=DEVICE),
+                torch.zeros(2, 1, device=DEVICE),
+                "candidates",
+            ),
+            (torch.zeros(2, 3, device=DEVICE), None, "N x N matrix"),
+            (torch.zeros(0, 0, device=DEVICE), None, "N x N matrix"),
+            (torch.ones(2, 2, device=DEVICE).triu(), None, "symmetric"),
+            (-torch.eye(2, device=DEVICE), None, "finite variances"),
+            (torch.full((2, 2), torch.inf, device=DEVICE), None, "finite variances"),
             ("rbf", None, "GPyTorch kernel or a matrix"),
         ],
     )
@@ -126,7 +130,8 @@ class TestInformationGain:
             information_gain(kernel, candidates, num_steps=2, noise_variance=0.1)
 
     @pytest.mark.parametrize(
-        "candidates", [None, torch.zeros(2, device=CPU), torch.zeros(0, 1, device=CPU)]
+        "candidates",
+        [None, torch.zeros(2, device=DEVICE), torch.zeros(0, 1, device=DEVICE)],
     )
     def test_bad_candidates(self, candidates):
         with pytest.raises(InvalidArgumentError, match="candidate"):

@@ -17,7 +17,7 @@ from botorch_dp.optimizers.release.kusner.information_gain import information_ga
 from botorch_dp.privacy import (
     SeededNoise,
 )
-from tests.optimizers.problems import CPU, DOUBLE, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 from tests.optimizers.release.kusner.bounds import (
     noise_free_sensitivity,
     point_sensitivity,
@@ -211,11 +211,11 @@ class TestByHand:
         assert math.isclose(result.value, 0.5 - 0.25 * released)
 
     def test_a_kernel_of_ones_own(self):
-        with CPU:
+        with DEVICE:
             kernel = MaternKernel(nu=2.5).double()
             kernel.lengthscale = 0.5
         assert_close(make(kernel=kernel).details, make().details)
-        with CPU:
+        with DEVICE:
             kernel.lengthscale = 5.0  # less to learn
         gamma = make(kernel=kernel).details["value"]["gamma"]
         assert gamma < make().details["value"]["gamma"]

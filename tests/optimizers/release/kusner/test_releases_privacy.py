@@ -21,7 +21,7 @@ from botorch_dp.privacy import (
     LaplaceMechanism,
     worst_log_ratio,
 )
-from tests.optimizers.problems import CPU, DOUBLE, differing, seeded
+from tests.optimizers.problems import DEVICE, DOUBLE, differing, seeded
 from tests.optimizers.release.kusner.bounds import (
     point_sensitivity,
 )
@@ -165,7 +165,7 @@ class TestNothingElseLeaves:
         def choose(self, private_scores, *, ledger):
             given.append(private_scores.clone())
             self._charge(ledger, self.event(), 1, private_scores.device)
-            return torch.tensor(7, device=CPU)
+            return torch.tensor(7, device=DEVICE)
 
         def add(self, private_value, *, ledger, batch_dims=0):
             given.append(private_value.clone())
@@ -210,7 +210,7 @@ ASSUMED = {"correlation": 0.5, "noise_variance": 0.1}
 
 @pytest.fixture(scope="module")
 def ends():
-    with CPU, pytest.MonkeyPatch.context() as monkeypatch:
+    with DEVICE, pytest.MonkeyPatch.context() as monkeypatch:
         return run_neighbours(monkeypatch)
 
 

@@ -17,6 +17,7 @@ from botorch_dp.optimizers.release.kusner.sensitivity import (
     PointSensitivity,
     ValueSensitivity,
 )
+from tests.devices import seeded
 from tests.optimizers.problems import DOUBLE
 from tests.optimizers.release.kusner.bounds import (
     LIPSCHITZ,
@@ -224,7 +225,7 @@ class TestAlgorithm2:
     def test_bound_is_attained(self):
         """Functions within c, found to within the regret; the worst case by hand."""
         release = noise_free_sensitivity(**NOISE_FREE)
-        generator = torch.Generator(device="cpu").manual_seed(1)
+        generator = seeded(1)
         f = torch.randn(500, 20, generator=generator, **DOUBLE)
         signs = 2 * torch.rand(500, 20, generator=generator, **DOUBLE) - 1
         neighbour = f + release.c * signs

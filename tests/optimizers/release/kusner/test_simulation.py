@@ -15,7 +15,8 @@ from botorch_dp.optimizers.release.kusner.utility import (
     point_utility_bound,
     value_utility_bound,
 )
-from tests.optimizers.problems import CPU, DOUBLE
+from tests.devices import seeded
+from tests.optimizers.problems import DEVICE, DOUBLE
 from tests.optimizers.release.kusner.bounds import (
     POINT,
     VALUE,
@@ -51,7 +52,7 @@ def simulate(
     *, lengthscale, num_candidates, num_steps, noise_variance, correlation, delta
 ):
     """Lines 3 to 8 of Algorithm 1, on 2000 pairs of neighbours at once."""
-    generator = torch.Generator(device="cpu").manual_seed(3)
+    generator = seeded(3)
     X = torch.linspace(0, 1, num_candidates, **DOUBLE).unsqueeze(-1)
     kernel = rbf(lengthscale)
     K = kernel(X).to_dense()
@@ -63,7 +64,7 @@ def simulate(
         *f.shape[:2], num_steps, generator=generator, **DOUBLE
     )
     means, variances = torch.zeros_like(f), torch.ones_like(f)
-    confident = torch.ones(f.shape[:2], dtype=torch.bool, device=CPU)
+    confident = torch.ones(f.shape[:2], dtype=torch.bool, device=DEVICE)
     rows, chosen, observed = [], [], []
     for t in range(num_steps):
         beta = ucb_beta(step=t + 1, num_candidates=num_candidates, delta=delta)
@@ -109,13 +110,13 @@ SMOOTH = {**ROUGH, "lengthscale": 0.2, "num_candidates": 60, "num_steps": 25}
 
 @pytest.fixture(scope="module")
 def rough():
-    with CPU:  # before the default device is set, or after: always there
+    with DEVICE:  # before the default device is set, or after: always there
         return simulate(**ROUGH)
 
 
 @pytest.fixture(scope="module")
 def smooth():
-    with CPU:
+    with DEVICE:
         return simulate(**SMOOTH)
 
 

@@ -13,6 +13,7 @@ from botorch_dp.optimizers.release.kusner.utility import (
     point_utility_bound,
     value_utility_bound,
 )
+from tests.devices import seeded
 from tests.optimizers.problems import DOUBLE
 from tests.optimizers.release.kusner.bounds import (
     LIPSCHITZ,
@@ -57,7 +58,7 @@ class TestSharp:
         in nearly every one of 500 runs, where 75 % are allowed. The corrected one, 45,
         fails in 3 %.
         """
-        generator = torch.Generator(device="cpu").manual_seed(5)
+        generator = seeded(5)
         f = torch.randn(500, 1, generator=generator, **DOUBLE)
         noises = 10 * torch.randn(500, 1000, generator=generator, **DOUBLE)
         error = ((f + noises).amax(dim=-1, keepdim=True) - f).abs()
