@@ -158,7 +158,7 @@ class TestHighPrecision:
         Z = 0.35 + 0.3 * uniform(1, q, 2)
         with CPU:
             kernel = RBFKernel().double()
-        kernel.lengthscale = 0.5
+            kernel.lengthscale = 0.5
         model = GradientGP(X, X[:, :1], kernel, noise_variance)
         acqf = GradientInformation(model, x)
         s2, scale = float(model.noise_variance), float(kernel.lengthscale)
