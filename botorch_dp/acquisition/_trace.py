@@ -30,7 +30,7 @@ from botorch_dp.acquisition._covariances import (
 )
 
 # Up to this number of covariances, operations on arrays are faster (measured).
-_SMALL = 8192
+_SMALL = 2**14
 
 
 class Geometry:

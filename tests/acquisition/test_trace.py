@@ -81,7 +81,7 @@ class TestArraysAndTensors:
 
     def test_many_candidates_and_other_kernels_use_tensors(self, uniform):
         geometry = make_acqf(uniform(9, 3), uniform(1, 3))._geometry
-        assert geometry.most_in_arrays == 8192 // (9 + 3) * 3
+        assert geometry.most_in_arrays == 2**14 // (9 + 3) * 3
         assert geometry.ops is Tensors
         assert geometry.in_arrays.ops is Arrays
         other = Geometry(
