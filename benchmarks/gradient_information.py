@@ -50,6 +50,12 @@ from botorch_dp.models import GradientGP, prior_gradient_covariance
 SIZES = ((5, 50), (10, 265), (33, 500))
 NOISE = 1e-4
 MEGABYTE = 2**20
+# Operations that copy nothing, and those that wait for a result.
+VIEWS = frozenset(
+    {"alias", "detach", "diagonal", "expand", "lift_fresh", "mT", "reshape", "select"}
+    | {"slice", "split", "transpose", "unbind", "unflatten", "unsqueeze", "view"}
+)
+WAITS = frozenset({"item", "_local_scalar_dense", "is_nonzero"})
 Evaluation = Callable[[Tensor], Tensor]
 
 
@@ -275,26 +281,6 @@ class LargestTensor(TorchDispatchMode):
 class Launches(TorchDispatchMode):
     """Counts operations that compute something, and those that wait for a result."""
 
-    VIEWS = [
-        "alias",
-        "detach",
-        "diagonal",
-        "expand",
-        "lift_fresh",
-        "mT",
-        "reshape",
-        "select",
-        "slice",
-        "split",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unsqueeze",
-        "view",
-        "is_nonzero",
-    ]
-    WAITS = ("item", "_local_scalar_dense", "is_nonzero")
-
     def __init__(self) -> None:
         super().__init__()
         self.launched = self.waited = 0
@@ -303,8 +289,8 @@ class Launches(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = func.__name__.split(".")[0]
-        self.launched += name not in self.VIEWS and name not in self.WAITS
-        self.waited += name in self.WAITS
+        self.waited += name in WAITS
+        self.launched += name not in WAITS and name not in VIEWS
         return func(*args, **(kwargs or {}))
 
 

@@ -1,5 +1,7 @@
 """The trace and its gradient: both kinds of arrays, and high precision."""
 
+import copy
+
 import mpmath
 import pytest
 import torch
@@ -37,8 +39,10 @@ def make_acqf(X, X_center, name="rbf", noise_variance=1e-3):
 
 def on_tensors(acqf):
     """The same acquisition function without arrays, as on any other device."""
-    acqf._geometry.most_in_arrays = 0
-    return acqf
+    twin = copy.copy(acqf)
+    twin._geometry = copy.copy(acqf._geometry)
+    twin._geometry.most_in_arrays = 0
+    return twin
 
 
 def value_and_gradient(acqf, Z):
