@@ -3,6 +3,9 @@
 Writes ``benchmarks/results/gradient_information.json`` and the table made from it. Run
 it with ``make benchmarks``. The implementations are:
 
+* **ours** and **ours on tensors**: the library, which evaluates small problems on the
+  CPU in NumPy arrays, and the same with PyTorch's operations alone, as on any other
+  device.
 * **autograd, forward** and **reverse**: what a BoTorch user would write. The posterior
   covariance of the gradient from GPyTorch's kernel: its Jacobian and its mixed second
   derivative by ``torch.func``, a new factorization of the kernel matrix of the observed
@@ -47,6 +50,12 @@ from botorch_dp.models import GradientGP, prior_gradient_covariance
 SIZES = ((5, 50), (10, 265), (33, 500))
 NOISE = 1e-4
 MEGABYTE = 2**20
+# Operations that copy nothing, and those that wait for a result.
+VIEWS = frozenset(
+    {"alias", "detach", "diagonal", "expand", "lift_fresh", "mT", "reshape", "select"}
+    | {"slice", "split", "transpose", "unbind", "unflatten", "unsqueeze", "view"}
+)
+WAITS = frozenset({"item", "_local_scalar_dense", "is_nonzero"})
 Evaluation = Callable[[Tensor], Tensor]
 
 
@@ -184,21 +193,29 @@ def with_gradient(
     return call
 
 
+def on_tensors(acqf: GradientInformation) -> GradientInformation:
+    """The acquisition with PyTorch's operations alone, as on any other device."""
+    acqf._geometry.most_in_arrays = 0
+    return acqf
+
+
 def evaluation() -> list[Row]:
-    """One evaluation with its gradient, of one or of ten restarts (b) at once."""
+    """One evaluation with its gradient, of one or of several restarts (b) at once."""
     rows = []
     for kernel_name in ("RBF", "Matern-5/2"):
         for d, n in SIZES:
             model = make_model(kernel_name, d, n)
-            acqf = GradientInformation(model, torch.full((d,), 0.5).double())
+            center = torch.full((d,), 0.5).double()
+            acqf = GradientInformation(model, center)
             contestants = {
                 "ours": acqf,
+                "ours on tensors": on_tensors(GradientInformation(model, center)),
                 **straightforward(acqf, kernel_name),
                 "lean autograd": lean_autograd(acqf, kernel_name),
             }
             if kernel_name == "RBF":
                 contestants["GIBO style"] = gibo_style(acqf)
-            for b, q in ((1, 1), (1, 5), (10, 5)):
+            for b, q in ((1, 1), (1, 5), (5, 1), (10, 5)):
                 Z = torch.rand(b, q, d, dtype=torch.float64, requires_grad=True)
                 calls = {
                     name: with_gradient(contestant, Z)
@@ -230,6 +247,7 @@ def evaluation_row(
     row: Row = {"kernel, (d, N, q), b": what}
     row |= {f"{name}, ms": 1e3 * time for name, time in taken.items()}
     baseline = min(time for name, time in taken.items() if "autograd, " in name)
+    row["ours on tensors / ours"] = taken["ours on tensors"] / taken["ours"]
     row["baseline / ours"] = baseline / taken["ours"]
     row["lean autograd / ours"] = taken["lean autograd"] / taken["ours"]
     if "GIBO style" in taken:
@@ -258,6 +276,74 @@ class LargestTensor(TorchDispatchMode):
             if storage.data_ptr() not in known:  # not a view, not in place
                 self.megabytes = max(self.megabytes, storage.nbytes() / MEGABYTE)
         return result
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that compute something, and those that wait for a result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched = self.waited = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.__name__.split(".")[0]
+        self.waited += name in WAITS
+        self.launched += name not in WAITS and name not in VIEWS
+        return func(*args, **(kwargs or {}))
+
+
+def operations() -> list[Row]:
+    """Operations of an evaluation with its gradient on tensors, as on a GPU.
+
+    They depend neither on the number of points nor on that of restarts. Two belong to
+    the caller: the sum of the values and the start of the backward pass. An operation
+    that waits for a result stops the queue of a GPU.
+    """
+    rows = []
+    for kernel_name in ("RBF", "Matern-5/2"):
+        model = make_model(kernel_name, d=10, n=50)
+        acqf = on_tensors(GradientInformation(model, torch.full((10,), 0.5).double()))
+        for b, q in ((1, 1), (5, 1), (1, 5), (5, 5)):
+            Z = torch.rand(b, q, 10, dtype=torch.float64, requires_grad=True)
+            with Launches() as counted:
+                with_gradient(acqf, Z)()
+            rows.append(
+                {
+                    "kernel, q, b": f"{kernel_name}, {q}, {b}",
+                    "operations": counted.launched,
+                    "waits": counted.waited,
+                }
+            )
+    return rows
+
+
+def search() -> list[Row]:
+    """Five restarts of ``optimize_acqf`` on 500 points in 33 dimensions (RBF)."""
+    d = 33
+    model, center = make_model("RBF", d, 500), torch.full((d,), 0.5).double()
+    bounds = torch.stack([torch.zeros(d), torch.ones(d)]).double()
+    rows = []
+    for q in (1, 5):
+
+        def call(acqf: GradientInformation, q: int = q) -> Callable[[], object]:
+            def run() -> object:
+                torch.manual_seed(0)
+                return optimize_acqf(acqf, bounds, q, num_restarts=5, raw_samples=20)
+
+            return run
+
+        calls = {
+            "ours": call(GradientInformation(model, center)),
+            "ours on tensors": call(on_tensors(GradientInformation(model, center))),
+        }
+        taken = race(calls, rounds=7)
+        row: Row = {"q": q}
+        row |= {f"{name}, ms": 1e3 * time for name, time in taken.items()}
+        row["ours on tensors / ours"] = taken["ours on tensors"] / taken["ours"]
+        rows.append(row)
+    return rows
 
 
 def growth_row(kernel_name: str, d: int, n: int, q: int) -> Row:
@@ -340,7 +426,14 @@ def design_row(kernel_name: str, d: int, b: int, restarts: int) -> Row:
     }
 
 
-SECTIONS = (evaluation, growth_in_points, growth_in_dimensions, design)
+SECTIONS = (
+    evaluation,
+    operations,
+    search,
+    growth_in_points,
+    growth_in_dimensions,
+    design,
+)
 
 
 def main() -> None:
