@@ -8,6 +8,7 @@ from botorch_dp.acquisition import _arrays
 from botorch_dp.acquisition._arrays import Arrays, Tensors, with_arrays
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.cpu_only("arrays share the memory of tensors on the CPU")
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])

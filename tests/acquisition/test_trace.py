@@ -14,6 +14,7 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.cpu_only("compares tensors with arrays, which share memory")
 KERNELS = {
     "rbf": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)),
     "matern": lambda: MaternKernel(nu=2.5),

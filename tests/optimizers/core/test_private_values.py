@@ -73,9 +73,10 @@ def test_columns():
 
 @pytest.mark.parametrize("chunks", [[N], [20, 17, 13], [1] * N], ids=str)
 def test_blocks_are_of_the_same_records(chunks, monkeypatch):
-    monkeypatch.setattr(private_values, "_CPU_BLOCK", 7)
+    for name in ("_CPU_BLOCK", "_DEVICE_BLOCK"):
+        monkeypatch.setattr(private_values, name, 7)
     values, losses = PrivateValues(), torch.rand(N, 5, generator=seeded(), **DOUBLE)
-    rows = torch.tensor(values.append(losses[:, :3])[::-1], device=CPU)
+    rows = torch.tensor(values.append(losses[:, :3])[::-1], device=DEVICE)
     blocks = [*values.blocks(rows, losses[:, 3:].split(chunks))]
     assert max(len(told) for _, told in blocks) <= 7
     kept, told = (

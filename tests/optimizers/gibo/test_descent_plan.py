@@ -114,15 +114,15 @@ class TestStencil:
         problem, variances = Quadratics(), opt.plan.noise_variances
         assert len(set(variances)) > 5
         for variance in variances:
-            theta, X = opt.x, opt.ask()
+            theta, X = opt.x.cpu(), opt.ask()
             expected = gradient_weights(
                 opt.geometry.kernel,
                 theta,
-                torch.cat([opt._points[opt._remembered], X]),
+                torch.cat([opt._points[opt._remembered], X.cpu()]),
                 noise_variance=variance,
                 constant_mean=True,
             )
-            assert torch.allclose(opt._weights, expected.weights, atol=1e-7)
+            assert torch.allclose(opt._weights.cpu(), expected.weights, atol=1e-7)
             opt.tell(problem(X))
             assert math.isclose(
                 opt.history[-1].trace, float(expected.trace), rel_tol=1e-6
@@ -271,13 +271,13 @@ class TestDirections:
         opt = self.make(window=0)
         whole = gradient_weights(
             opt.geometry.kernel,
-            opt.x,
-            opt.ask(),
+            opt.x.cpu(),
+            opt.ask().cpu(),
             noise_variance=1e-6,
             constant_mean=True,
         ).weights
         expected = whole[opt.geometry.directions(0)]
-        assert torch.allclose(opt._weights, expected, rtol=1e-9)
+        assert torch.allclose(opt._weights.cpu(), expected, rtol=1e-9)
 
     def test_one_record_moves_the_released_mean_by_at_most_the_sensitivity(self):
         calm, hostile = (

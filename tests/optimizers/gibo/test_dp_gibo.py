@@ -1,5 +1,6 @@
 """DP-GIBO against brute force: surrogate, step, designs, chunks."""
 
+import copy
 import math
 
 import pytest
@@ -54,19 +55,20 @@ class TestSurrogate:
         opt = make(n=4, clip_norm=1e6, noise_variance=1e-3)
         for _ in range(2):
             theta, X = opt.x, opt.ask()
-            D = torch.cat([opt._points, X])
+            D = torch.cat([opt._points.to(X), X])
             losses = problem(D) + shifts
-            K = opt.geometry.kernel(D).to_dense() + 1e-3 * torch.eye(len(D), **DOUBLE)
+            kernel = copy.deepcopy(opt.geometry.kernel).to(X)
+            K = kernel(D).to_dense() + 1e-3 * torch.eye(len(D), **DOUBLE)
             ones = torch.ones(len(D), **DOUBLE)
             weight = torch.linalg.solve(K, ones)
             gradients = []
             for row in losses:
                 residual = row - (weight @ row) / weight.sum()
-                model = GradientGP(D, residual.unsqueeze(-1), opt.geometry.kernel, 1e-3)
+                model = GradientGP(D, residual.unsqueeze(-1), kernel, 1e-3)
                 gradients.append(model.gradient_posterior(theta.unsqueeze(0)).mean[0])
             mean = released_mean(opt, problem(X) + shifts)
             expected = torch.stack(gradients).mean(dim=0)
-            assert torch.allclose(mean, expected, rtol=1e-6, atol=1e-9)
+            assert torch.allclose(mean.to(X), expected, rtol=1e-6, atol=1e-9)
 
     def test_a_record_s_level_does_not_matter(self):
         problem = Quadratics()
@@ -117,9 +119,10 @@ class TestStep:
         theta = opt.x
         for _ in range(T):
             X = opt.ask()
-            D = torch.cat([opt._points, X])
+            D = torch.cat([opt._points.to(X), X])
+            kernel = copy.deepcopy(opt.geometry.kernel).to(X)
             found = gradient_weights(
-                opt.geometry.kernel, theta, D, noise_variance=1e-6, constant_mean=True
+                kernel, theta, D, noise_variance=1e-6, constant_mean=True
             )
             G = problem(D) @ found.weights.mT
             norms = G.norm(dim=-1, keepdim=True)

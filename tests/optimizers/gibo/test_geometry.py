@@ -70,7 +70,7 @@ class TestWhereToEvaluate:
         assert len(window.unique(dim=0)) == len(window) == 16
 
     def test_a_zero_has_no_sign(self):
-        opt, zero = make(window=2), torch.zeros(1, 3, **DOUBLE)
+        opt, zero = make(window=2), torch.zeros(1, 3, **DOUBLE).cpu()
         points = torch.cat([zero, -zero, zero, zero + 0.5])
         assert opt.geometry.nearby(points, zero[0]) == [0, 3]
 
@@ -115,11 +115,11 @@ class TestSurrogate:
             expected = gradient_weights(
                 opt.geometry.kernel,
                 theta,
-                torch.cat([opt._points[opt._remembered], X]),
+                torch.cat([opt._points[opt._remembered], X.cpu()]),
                 noise_variance=1e-4,
                 constant_mean=mean == "constant",
             )
-            assert torch.allclose(opt._weights, expected.weights, atol=1e-6)
+            assert torch.allclose(opt._weights.cpu(), expected.weights, atol=1e-6)
             losses = problem(X)
             opt.tell(losses.split(64) if step in (3, 4, 8) else losses)
             trace = opt.history[-1].trace
@@ -140,8 +140,8 @@ class TestSurrogate:
         problem = Quadratics()
         opt = make(mean="zero")
         for _ in range(3):
-            theta, X = opt.x, opt.ask()
-            D = torch.cat([opt._points, X])
+            theta, X = opt.x.cpu(), opt.ask()
+            D = torch.cat([opt._points, X.cpu()])
             model = GradientGP(
                 D, D[:, :1], opt.geometry.kernel, opt.geometry.noise_variance
             )
