@@ -186,6 +186,7 @@ class LinearChunk:
             square.diagonal(dim1=-2, dim2=-1).add_(self.short_noise)
             factor, _ = torch.linalg.cholesky_ex(square)
             if self.reuse:
+                factor = factor.contiguous()  # as later, to sample the same bits
                 self._keep(factor)
             return factor
         factor = phi.new_zeros(agents, size, size)
