@@ -56,10 +56,11 @@ class LinearModels:
     :math:`\Phi \Phi^T`, the size of rounding errors.
 
     **Cost**, measured on one core with N = 10,000 agents, M = 100 features, D = 2
-    dimensions and t = 70 observations: a sample of all agents after one more
-    observation each takes 0.7 s, two thirds of it for features and products with
-    them, and the process grows by 300 MB. If an agent is far behind the others of its
-    chunk, each of its observations costs as much as a new factor of the whole chunk.
+    dimensions and t = 70 observations, when features are no longer kept: a sample of
+    all agents after one more observation each takes 0.7 s, two thirds of it for
+    features and products with them, and the process grows by 300 MB. If an agent is
+    far behind the others of its chunk, each of its observations costs as much as a new
+    factor of the whole chunk.
 
     Args:
         features: The features that all agents share.
