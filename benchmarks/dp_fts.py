@@ -40,9 +40,10 @@ from benchmarks._common import (
 from benchmarks._naive_fts import NaiveAgent
 from benchmarks.problems import ActivityAgents, LandmineAgents
 from botorch_dp import PrivacyAccountant
+from botorch_dp.optimizers.baselines.fts import FTSDE, ThompsonSampling
 from botorch_dp.optimizers.fts.accounting import published_privacy_loss
 from botorch_dp.optimizers.fts.federation import Federation
-from botorch_dp.optimizers.fts.simulation import DPFTSDE, FTSDE, ThompsonSampling
+from botorch_dp.optimizers.fts.simulation import DPFTSDE
 from botorch_dp.privacy import PoissonGaussianEvent
 from botorch_dp.problems import PerturbedGPDraws, TabulatedAgents
 from examples.flower_on_one_machine.local_federation import loopback

@@ -267,34 +267,45 @@ class FourierFeatures:
         angles = torch.addmm(
             self.phases, X.reshape(-1, self.dim), self.frequencies.mT
         ).reshape(*X.shape[:-1], self.num_features)
-        cosines = angles.cos()
+        # In place, unless autograd needs the angles: a new tensor costs as much as the
+        # cosines where it does not fit into the cache.
+        in_place = not angles.requires_grad
+        cosines = angles.cos_() if in_place else angles.cos()
         if not self.normalize:
-            return math.sqrt(2 * self.outputscale / self.num_features) * cosines
-        # They are never zero: no floating-point number is a zero of the cosine.
-        lengths = torch.linalg.vector_norm(cosines, dim=-1, keepdim=True)
-        return cosines * (math.sqrt(self.outputscale) / lengths)
+            scale: float | Tensor = math.sqrt(2 * self.outputscale / self.num_features)
+        else:
+            # They are never zero: no floating-point number is a zero of the cosine.
+            lengths = torch.linalg.vector_norm(cosines, dim=-1, keepdim=True)
+            scale = math.sqrt(self.outputscale) / lengths
+        return cosines.mul_(scale) if in_place else cosines * scale
 
     @torch.no_grad()
-    def gradient(self, X: Tensor, weights: Tensor) -> Tensor:
-        r"""Return the gradient of :math:`\phi(x)^T w` at points, in closed form.
+    def value_and_gradient(self, X: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return :math:`\phi(x)^T w` and its gradient at points, in closed form.
 
         Args:
             X: An ``n x D`` tensor of points.
             weights: An ``n x M`` tensor: one w for each point.
 
         Returns:
-            An ``n x D`` tensor.
+            An ``n x 1`` and an ``n x D`` tensor.
         """
         angles = torch.addmm(self.phases, X, self.frequencies.mT)  # n x M
-        cosines, sines = angles.cos(), angles.sin()
-        if self.normalize:
-            squares = cosines.square().sum(dim=-1, keepdim=True)
-            squares = squares.clamp(min=torch.finfo(self.dtype).tiny)
-            value = (cosines * weights).sum(dim=-1, keepdim=True)
-            slopes = sines * (cosines * (value / squares) - weights) / squares.sqrt()
-            return math.sqrt(self.outputscale) * slopes @ self.frequencies
-        scale = math.sqrt(2 * self.outputscale / self.num_features)
-        return -scale * (sines * weights) @ self.frequencies
+        cosines, sines = angles.cos(), angles.sin_()
+        value = (cosines * weights).sum(dim=-1, keepdim=True)
+        if not self.normalize:
+            scale = math.sqrt(2 * self.outputscale / self.num_features)
+            slopes = sines.mul_(weights) @ self.frequencies
+            return scale * value, -scale * slopes
+        squares = cosines.square().sum(dim=-1, keepdim=True)
+        squares = squares.clamp(min=torch.finfo(self.dtype).tiny)
+        scales = math.sqrt(self.outputscale) / squares.sqrt()
+        slopes = cosines.mul_(value / squares).sub_(weights).mul_(sines)
+        return value * scales, (slopes @ self.frequencies) * scales
+
+    def gradient(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradient of :meth:`value_and_gradient`, ``n x D``."""
+        return self.value_and_gradient(X, weights)[1]
 
     def to(
         self,

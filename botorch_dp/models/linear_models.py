@@ -13,7 +13,8 @@ agent with more from a factor of A; both are exact.
 
 **Memory.** While t < M, an agent keeps its observations and a triangle of the Cholesky
 factor of the ``t x t`` matrix :math:`\Phi \Phi^T + s^2 I`, to which an observation
-appends a row; features are computed again when needed, a few agents at a time. From
+appends a row. Features are kept while those of all agents fit into 256 MB, and are
+computed again when needed otherwise, a few agents at a time. From
 t = M on it keeps :math:`\Phi^T \Phi` and :math:`\Phi^T y`, whose size does not grow.
 
 Observations and samples are private to their agents; nothing looks at their values.
@@ -43,6 +44,9 @@ from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.models.linear_chunk import BLOCK, LinearChunk
 
+# Features are kept while they are not more numbers than this: 256 MB.
+_KEPT = 2**25
+
 
 class LinearModels:
     r"""The models of N agents, each with its own number of observations.
@@ -52,10 +56,11 @@ class LinearModels:
     :math:`\Phi \Phi^T`, the size of rounding errors.
 
     **Cost**, measured on one core with N = 10,000 agents, M = 100 features, D = 2
-    dimensions and t = 70 observations: a sample of all agents after one more
-    observation each takes 0.7 s, two thirds of it for features and products with
-    them, and the process grows by 300 MB. If an agent is far behind the others of its
-    chunk, each of its observations costs as much as a new factor of the whole chunk.
+    dimensions and t = 70 observations, when features are no longer kept: a sample of
+    all agents after one more observation each takes 0.7 s, two thirds of it for
+    features and products with them, and the process grows by 300 MB. If an agent is
+    far behind the others of its chunk, each of its observations costs as much as a new
+    factor of the whole chunk.
 
     Args:
         features: The features that all agents share.
@@ -63,6 +68,8 @@ class LinearModels:
         noise_variance: The variance :math:`s^2` of an observation.
         chunk_size: The number of agents that are computed at a time, which limits
             temporary memory to a few times ``chunk_size x t x M`` numbers.
+        reuse: Whether to keep factors and features for later samples. Models that
+            sample once are faster without.
 
     Example:
         >>> lengthscale = torch.tensor([0.2], dtype=torch.float64)
@@ -85,7 +92,8 @@ class LinearModels:
         num_agents: int,
         *,
         noise_variance: float,
-        chunk_size: int = 32,
+        chunk_size: int = 128,
+        reuse: bool = True,
     ) -> None:
         if not isinstance(features, FourierFeatures):  # it may be private data
             raise InvalidArgumentError(
@@ -95,10 +103,14 @@ class LinearModels:
         self.num_agents = check_count("num_agents", num_agents)
         self.noise_variance = check_positive("noise_variance", noise_variance)
         self.chunk_size = check_count("chunk_size", chunk_size)
+        self._reuse = bool(reuse)
         double = features.to(dtype=torch.float64)
         self._chunks = [
             LinearChunk(
-                double, min(chunk_size, num_agents - start), self.noise_variance
+                double,
+                min(chunk_size, num_agents - start),
+                self.noise_variance,
+                reuse=reuse,
             )
             for start in range(0, num_agents, chunk_size)
         ]
@@ -221,7 +233,12 @@ class LinearModels:
         Small tensors would fragment the memory between temporary ones, which could
         then not be reused (measured: up to 400 MB more).
         """
+        if not self._reuse:
+            return
         short = [chunk for chunk in self._chunks if chunk.any_short]
+        rows = max((chunk.inputs.shape[1] for chunk in short), default=0)
+        for chunk in short:
+            chunk.keep_features = rows * self.num_agents * self.num_features <= _KEPT
         sizes = [len(chunk.counts) for chunk in short]
         have = min((len(chunk.blocks) for chunk in short), default=0)
         need = max((chunk.num_blocks for chunk in short), default=0)

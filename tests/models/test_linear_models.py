@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models import FourierFeatures, LinearModels
+from botorch_dp.models import FourierFeatures, LinearModels, linear_models
 from tests.devices import DEVICE, seeded
 
 NOISE = 1e-2
@@ -324,3 +324,34 @@ def test_rejects(call, message, generator):
     X, y = uniform(generator, 3, 4, 2), normal(generator, 3, 4)
     with pytest.raises(InvalidArgumentError, match=message):
         call(models, X, y)
+
+
+class TestKeptFeatures:
+    """Features that are kept, computed again, or not reused: the same samples."""
+
+    @pytest.mark.parametrize("counts", [(3, 1, 1), (7, 2, 1, 4)])
+    def test_agree(self, counts, generator, monkeypatch):
+        present = torch.tensor([True, False, True, True, True], device="cpu")
+        made = {}
+        for name, most in (("kept", 2**25), ("computed", 0), ("mixed", 5 * 12 * 8)):
+            monkeypatch.setattr(linear_models, "_KEPT", most)
+            models = LinearModels(make_features(), 5, noise_variance=NOISE)
+            again = torch.Generator(device="cpu").manual_seed(5)
+            samples = []
+            for i, count in enumerate(counts):
+                X, y = uniform(again, 5, count, 2), normal(again, 5, count)
+                models.append(X, y, where=None if i % 2 == 0 else present)
+                samples.append(models.sample(normal(again, 5, 24)))
+            made[name] = torch.stack(samples)
+        for name in ("computed", "mixed"):
+            torch.testing.assert_close(made[name], made["kept"], rtol=0, atol=1e-9)
+
+    def test_models_that_sample_once(self, generator):
+        X, y = uniform(generator, 5, 6, 2), normal(generator, 5, 6)
+        normals = normal(generator, 5, 24)
+        found = []
+        for reuse in (True, False):
+            models = LinearModels(make_features(), 5, noise_variance=NOISE, reuse=reuse)
+            models.append(X, y)
+            found.append(models.sample(normals))
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)

@@ -290,7 +290,7 @@ class FTSAgents(PrivatelyStateful):
     def _current_models(self, features: FourierFeatures) -> LinearModels:
         if features is self.features and not self._center:
             return self._models
-        models, Y = self._new_models(features), self._Y
+        models, Y = self._new_models(features, reuse=False), self._Y
         if self._center:
             count = self._seen.sum(dim=-1, keepdim=True).clamp(min=1)
             Y = Y - (Y * self._seen).sum(dim=-1, keepdim=True) / count
@@ -305,9 +305,11 @@ class FTSAgents(PrivatelyStateful):
             models.append(self._X[:, one], Y[:, one], where=self._seen[:, k])
         return models
 
-    def _new_models(self, features: FourierFeatures) -> LinearModels:
+    def _new_models(
+        self, features: FourierFeatures, *, reuse: bool = True
+    ) -> LinearModels:
         return LinearModels(
-            features, self.num_agents, noise_variance=self.noise_variance
+            features, self.num_agents, noise_variance=self.noise_variance, reuse=reuse
         )
 
     def _uniforms(self, purpose: str, number: int, size: int) -> Tensor:

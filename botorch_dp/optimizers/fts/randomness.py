@@ -78,6 +78,8 @@ class AgentRandomness:
 
 def consecutive(numbers: list[int]) -> list[tuple[int, int]]:
     """Return the first number and the length of each block of consecutive numbers."""
+    if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return [(numbers[0], len(numbers))]  # all of them, as in a simulation
     blocks: list[tuple[int, int]] = []
     for number in numbers:
         if blocks and number == sum(blocks[-1]):

@@ -1,11 +1,15 @@
 """The stencil against kernels' own posterior, and as central differences."""
 
+import math
+import warnings
+
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import Stencil, kernel_gradient
+from botorch_dp.models.surrogates.stencil import stencil_gradient
 from tests.devices import seeded
 
 
@@ -62,3 +66,30 @@ class TestStencil:
             Stencil(torch.zeros(1, **double), half_width=0.0)
         with pytest.raises(InvalidArgumentError, match="must be empty"):
             Stencil(torch.zeros(1, **double)).load_state_dict({"points": bounds})
+
+
+class TestArrays:
+    """Losses on the host are subtracted by numpy: the same numbers, no warnings."""
+
+    @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+    def test_agrees_with_torch(self, batch, tkwargs, generator):
+        losses = torch.randn(*batch, 8, generator=generator, device="cpu").to(**tkwargs)
+        stencil = Stencil(torch.zeros(*batch, 4, **tkwargs), half_width=0.3)
+        found = stencil.gradient(losses)
+        assert found.dtype == losses.dtype
+        expected = stencil_gradient(losses, 0.3)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.0)
+        assert stencil.points_shape == stencil.points.shape
+
+    def test_differentiable(self, double):
+        losses = torch.ones(4, **double, requires_grad=True)
+        Stencil(torch.zeros(2, **double)).gradient(losses).sum().backward()
+        assert losses.grad is not None
+
+    @pytest.mark.parametrize("value", [math.inf, math.nan, 1e308])
+    def test_silent(self, value, double):
+        losses = torch.tensor([value, 1.0, value, 1.0], **double)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Stencil(torch.zeros(2, **double)).gradient(losses)
+            Stencil(torch.zeros(2, **double)).gradient(-losses.abs())
