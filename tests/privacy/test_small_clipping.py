@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import clip_rows, small_clipping
 from botorch_dp.privacy.small_clipping import clip_few_rows
-from tests.privacy.test_clipping import CPU, INF, NAN, exceeds
+from tests.privacy.test_clipping import DEVICE, INF, NAN, exceeds
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
@@ -18,20 +18,20 @@ class TestBound:
     @given(data=st.data(), bound=st.floats(1e-6, 1e6))
     def test_never_exceeded_in_double(self, norm, data, bound):
         row = data.draw(st.lists(st.floats(width=64), min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float64, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float64, device=DEVICE)
         clipped = clip_few_rows(rows, bound, norm=norm)
         assert not exceeds(clipped[0].tolist(), bound, norm)
 
     @given(data=st.data(), bound=st.floats(1e-6, 1e6))
     def test_never_exceeded_in_float32(self, norm, data, bound):
         row = data.draw(st.lists(st.floats(width=32), min_size=1, max_size=8))
-        rows = torch.tensor([row], dtype=torch.float32, device=CPU)
+        rows = torch.tensor([row], dtype=torch.float32, device=DEVICE)
         clipped = clip_few_rows(rows, bound, norm=norm)
         assert not exceeds(clipped[0].tolist(), bound, norm)
 
     @pytest.mark.parametrize("shape", [(1,), (5,), (3, 7), (2, 3, 20), (300, 20)])
     def test_agrees_with_clip_rows(self, norm, shape, tkwargs, generator):
-        rows = torch.randn(*shape, generator=generator, device=CPU).to(**tkwargs)
+        rows = torch.randn(*shape, generator=generator, device=DEVICE).to(**tkwargs)
         for scale in (1e-3, 1.0, 1e3, 1e30):
             found = clip_few_rows(scale * rows, 1.5, norm=norm)
             expected = clip_rows(scale * rows, 1.5, norm=norm)
@@ -54,7 +54,7 @@ class TestBrokenRecords:
 
     def test_huge_finite_values_are_clipped_not_lost(self):
         rows = torch.tensor(
-            [[1e308, 1e308], [1e-320, 0.0]], dtype=torch.float64, device=CPU
+            [[1e308, 1e308], [1e-320, 0.0]], dtype=torch.float64, device=DEVICE
         )
         clipped = clip_few_rows(rows, 1.0)
         assert clipped[0].tolist() == pytest.approx([0.5**0.5] * 2)

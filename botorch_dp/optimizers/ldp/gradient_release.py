@@ -35,7 +35,6 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     WeakGuaranteeWarning,
 )
-from botorch_dp.optimizers.ldp.noise_ahead import NoiseAhead
 from botorch_dp.privacy.accountant import Chargeable
 from botorch_dp.privacy.calibration import (
     check_guarantee,
@@ -47,6 +46,7 @@ from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMechanism
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
+from botorch_dp.privacy.noise_ahead import NoiseAhead
 from botorch_dp.privacy.small_clipping import clip_few_rows
 
 MECHANISMS = ("gaussian", "classical", "laplace")

@@ -11,10 +11,10 @@ from scipy.stats import kstest
 
 from botorch_dp import GDP, Ledger
 from botorch_dp.exceptions import BudgetExceededError
-from botorch_dp.optimizers.ldp import noise_ahead
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
-from botorch_dp.optimizers.ldp.noise_ahead import NoiseAhead
+from botorch_dp.privacy import noise_ahead
 from botorch_dp.privacy.noise import SystemNoise
+from botorch_dp.privacy.noise_ahead import NoiseAhead
 from botorch_dp.privacy.user_account import UserAccount
 
 CPU = torch.device("cpu")
