@@ -374,7 +374,7 @@ class TestState:
                     if step == 17:
                         os.kill(os.getpid(), signal.SIGKILL)
                     return X.square().sum(dim=-1)
-            x = torch.zeros(3, dtype=torch.float64, device=DEVICE)
+            x = torch.zeros(3, dtype=torch.float64)
             opt = LDPBO(x, lambda user: GDP(3.0 if user == 16 else 1.0), 2.0)
             opt.run(Stream(), 30, progress=False, checkpoint={str(path)!r},
                     checkpoint_every=5)
