@@ -285,7 +285,9 @@ def test_results_of_a_run_are_those_of_the_cpu(X, host):
         return optimizer.history
 
     ours, theirs = run(X), run(X.cpu())
-    assert [step.x.tolist() for step in ours] == [step.x.tolist() for step in theirs]
+    # Records come in blocks of other sizes, which are rounded differently.
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one.x.cpu(), other.x, rtol=1e-12, atol=0)
     assert {step.x.device for step in ours} == {X.device}
 
 

@@ -331,12 +331,12 @@ class TestKeptFeatures:
 
     @pytest.mark.parametrize("counts", [(3, 1, 1), (7, 2, 1, 4)])
     def test_agree(self, counts, generator, monkeypatch):
-        present = torch.tensor([True, False, True, True, True], device="cpu")
+        present = torch.tensor([True, False, True, True, True], device=DEVICE)
         made = {}
         for name, most in (("kept", 2**25), ("computed", 0), ("mixed", 5 * 12 * 8)):
             monkeypatch.setattr(linear_models, "_KEPT", most)
             models = LinearModels(make_features(), 5, noise_variance=NOISE)
-            again = torch.Generator(device="cpu").manual_seed(5)
+            again = seeded(5)
             samples = []
             for i, count in enumerate(counts):
                 X, y = uniform(again, 5, count, 2), normal(again, 5, count)

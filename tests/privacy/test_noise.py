@@ -17,7 +17,7 @@ from scipy import stats
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import NoiseSource, SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy import noise as noise_module
-from tests.devices import DEVICE
+from tests.devices import DEVICE, seeded
 
 NUM = 20_000
 
@@ -65,7 +65,7 @@ class TestDistributions:
         values = [torch.zeros(n, **double) for n in (5, 20)]
 
         def source():
-            return SeededNoise(torch.Generator(device="cpu").manual_seed(3))
+            return SeededNoise(seeded(3))
 
         together, one_by_one = source().add_gaussian_to_all(values, 2.0), source()
         for value, noisy in zip(values, together, strict=True):
