@@ -9,6 +9,7 @@ Central-limit approximations, such as that of Opacus's ``gdp`` accountant, are n
 bounds under sampling and are never used.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -143,7 +144,8 @@ def _reliable_deltas(groups: Groups, epsilon: float) -> Iterator[float]:
     rho = total_cost(groups, "zcdp_rho")
     if rho is not None:
         yield curves.zcdp_delta(rho, epsilon)
-    yield float(compute_delta(RDP_ORDERS, total_rdp(groups), epsilon)[0])
+    with contextlib.suppress(ValueError):  # it takes logarithms of tiny divergences
+        yield float(compute_delta(RDP_ORDERS, total_rdp(groups), epsilon)[0])
     losses = total_losses(groups)
     if losses is not None:
         yield losses.delta(epsilon)

@@ -199,10 +199,14 @@ class PlannedReleases:
 
     def covers(self, releases: Releases) -> bool:
         """Return whether the rest of the plan contains these releases."""
-        needed = PlannedReleases(releases)
-        return needed._gaussian <= self._gaussian + self._slack and all(
-            self._others[self._planned(event)] >= count
-            for event, count in needed._others.items()
+        needed: Counter[PrivacyEvent] = Counter()
+        for event, count in releases:
+            if event.gdp_mu is None:
+                # Two events may be like one of the plan, and not like each other.
+                needed[self._planned(event)] += count
+        gaussian = math.fsum(n * e.gdp_mu**2 for e, n in releases if e.gdp_mu)
+        return gaussian <= self._gaussian + self._slack and all(
+            self._others[event] >= count for event, count in needed.items()
         )
 
     def take(self, event: PrivacyEvent, count: int) -> None:

@@ -68,6 +68,8 @@ _MOST_STEPS = 50
 _TILT_TOLERANCE = 0.02
 _LEAST_SIZE = 16
 _MOST_GRIDS = 20
+# A wider grid helps no more: it raises losses faster than it covers them.
+_LARGEST_INTERVAL = 100.0
 # Sums of exponents and of losses are raised by this much for their rounding.
 _EXPONENT_ERROR = 1e-9
 _LARGEST_EXPONENT = 600.0
@@ -139,8 +141,10 @@ class _OneWay:
         self._log_masses = np.concatenate([part.log_masses for part, _ in parts])
         self._sizes = np.array([len(part.losses) for part, _ in parts])
         self._starts = np.cumsum(self._sizes) - self._sizes
-        finite = math.fsum(n * math.log1p(-part.infinite) for part, n in parts)
-        self.infinite = -math.expm1(finite)
+        self.infinite = 1.0
+        if all(part.infinite < 1 for part, _ in parts):
+            finite = math.fsum(n * math.log1p(-part.infinite) for part, n in parts)
+            self.infinite = -math.expm1(finite)
         self._largest = np.array([part.losses[-1] for part, _ in parts])
         self.largest = float(self._counts @ self._largest) * (1 + _EXPONENT_ERROR)
         # Losses of randomized response that lie on the grid are not rounded at all.
@@ -149,20 +153,24 @@ class _OneWay:
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta``."""
-        if self.infinite > delta:
+        if self.infinite > delta or self.infinite == 1:
             return math.inf
         tail = self._tail_of_delta(delta)
         found = math.inf if tail is None else tail.epsilon(delta)
+        if math.isnan(found):  # which max would take for a small number
+            return self.largest
         return max(0.0, min(found, self.largest))
 
     def delta(self, epsilon: float) -> float:
         """Return the delta at ``epsilon``."""
-        if epsilon >= self.largest:
+        if epsilon >= self.largest or self.infinite == 1:
             return self.infinite
         return float(self._tail_of_epsilon(epsilon).deltas(np.array([epsilon]))[0])
 
     def deltas(self, epsilons: FloatArray) -> FloatArray:
         """Return the deltas at many epsilons, each from the best of several tilts."""
+        if self.infinite == 1:
+            return np.ones_like(epsilons)
         tails = [self._tail_of_epsilon(0.0), *map(self._tail_of_delta, _LADDER)]
         found = [tail.deltas(epsilons) for tail in tails if tail is not None]
         return np.where(epsilons < self.largest, np.min(found, axis=0), self.infinite)
@@ -309,7 +317,7 @@ class _OneWay:
             size = max(_LEAST_SIZE, math.ceil(min(end / interval, most)) - first + 2)
             if size <= _MOST_POINTS:
                 break
-            interval *= 1.1 * size / _MOST_POINTS
+            interval = min(1.1 * interval * size / _MOST_POINTS, _LARGEST_INTERVAL)
         size = fft.next_fast_len(min(size, _MOST_POINTS), real=True)
         if first + size >= most:
             return interval, first, size, 0.0
@@ -342,7 +350,9 @@ class _OneWay:
             probs = np.bincount(remainders[chosen], low[chosen], minlength=size + 1)
             probs[1:] += np.bincount(remainders[chosen], high[chosen], minlength=size)
             probs[0] += probs[size]
-            mass, count = probs[:size].sum(), self._counts[part]
+            mass, count = float(probs[:size].sum()), self._counts[part]
+            if not 0 < mass < math.inf:  # the tilt overflows on this grid
+                return math.nan, np.full(size, math.nan)
             transform = fft.rfft(probs[:size] / mass)
             product *= transform if count == 1 else transform**count
             total += count * (log_moments[part] + math.log(mass))

@@ -48,6 +48,8 @@ class LossTail:
             return math.inf
         if index == 0:
             return float(self._epsilon_of(0))
+        if math.isinf(deltas[index - 1]):
+            return float(self._epsilon_of(index))
         # Delta is convex in e^epsilon: a chord is an upper bound.
         share = (deltas[index - 1] - delta) / (deltas[index - 1] - deltas[index])
         step = math.log1p(share * math.expm1(self.interval))
@@ -62,7 +64,7 @@ class LossTail:
         # Delta is convex in e^epsilon: a chord is an upper bound.
         share = np.expm1(rest) / math.expm1(self.interval)
         found = deltas[index] + share * (deltas[index + 1] - deltas[index])
-        return np.where(positions < 0, 1.0, np.minimum(1.0, found))
+        return np.where((positions < 0) | np.isnan(found), 1.0, np.minimum(1.0, found))
 
     def _epsilon_of(self, index: Any) -> Any:
         return self.interval * (self.first + index)
@@ -74,12 +76,15 @@ class LossTail:
         # distance. They are recursions from the end.
         t, interval = self.t, self.interval
         decay, fade = math.exp(-t * interval), math.exp(-interval)
+        unit = -math.expm1(-interval)  # 1 - fade would lose the digits of a small one
         above = lfilter([0.0, decay], [1.0, -decay], self.probs[::-1])
-        sums = lfilter([1 - fade], [1.0, -decay * fade], above)[::-1]
+        sums = lfilter([unit], [1.0, -decay * fade], above)[::-1]
         distances = interval * np.arange(1, len(self.probs))
         weights = np.exp(-t * distances) * -np.expm1(-distances)
         sums = sums + self.error * np.linalg.norm(weights)
         sums += self.mass_error * weights.max()
         losses = self._epsilon_of(0) + interval * np.arange(len(self.probs))
         factors = np.exp(np.minimum(self.log_moment - t * losses, _LARGEST_EXPONENT))
-        return factors * sums + self.infinite
+        deltas = factors * sums + self.infinite
+        # Where something overflowed nothing is known, and a bound is infinite.
+        return np.where(np.isnan(deltas), np.inf, deltas)

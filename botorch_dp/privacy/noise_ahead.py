@@ -43,16 +43,18 @@ class NoiseAhead:
 
     def add(self, private_value: Tensor) -> Tensor:
         """Return the value plus noise of its own, added in double precision."""
-        shape, device = private_value.shape, private_value.device
+        value = private_value.detach().nan_to_num(0.0, 0.0, 0.0)
+        shape, device = value.shape, value.device
         draws = self._draws.setdefault((shape, device), [])
         try:
             noise = draws.pop()
         except IndexError:
-            count = max(1, _NUMBERS // shape.numel())
+            count = max(1, _NUMBERS // max(1, shape.numel()))
             zeros = torch.zeros(count, *shape, dtype=torch.float64, device=device)
             noise, *others = self._draw(zeros).unbind()
             draws.extend(others)
-        return noise.add_(private_value).to(private_value.dtype)
+        # In memory of its own: a draw shares its memory with the draws of others.
+        return (noise + value).to(value.dtype)
 
     def forget(self) -> None:
         """Throw all draws away."""

@@ -15,7 +15,7 @@ from botorch_dp.privacy.clipping import check_bound, clip_rows
 
 # Up to this many numbers, this is faster than ``clip_rows``: 3 times at 5 numbers.
 _FEW = 4096
-_SMALLEST = 5e-324  # above zero
+_SMALLEST = np.finfo(np.float64).tiny  # smaller numbers may count as zero
 
 
 def clip_few_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Tensor:
@@ -46,12 +46,13 @@ def clip_few_rows(private_rows: Tensor, bound: float, *, norm: str = "l2") -> Te
             np.abs(rows), axis=-1, keepdims=True, dtype=np.float64
         )  # ... x 1; keeps nan and inf
         # Divided by their largest entry, so that no norm overflows.
-        unit_rows = rows / np.maximum(largest, _SMALLEST)
+        divisor = np.where(largest >= _SMALLEST, largest, 1.0)
+        unit_rows = rows / divisor
         powers = unit_rows * unit_rows if norm == "l2" else np.abs(unit_rows)
         norms = np.add.reduce(powers, axis=-1, keepdims=True)
         if norm == "l2":
             norms = np.sqrt(norms)  # between 1 and d for rows that are not zero
-        clipped = unit_rows * np.minimum(largest, safe_bound / norms)
+        clipped = unit_rows * np.minimum(divisor, safe_bound / norms)
         clipped = np.where(np.isfinite(largest), clipped, 0.0)
     return torch.from_numpy(clipped.astype(rows.dtype, copy=False))
 

@@ -251,6 +251,16 @@ class TestManyCharges:
 
 
 class TestPlans:
+    def test_two_releases_like_a_planned_one(self):
+        # Each is like the planned release up to rounding, but not like the other.
+        ledger = Ledger(cap=ApproxDP(1.0, 1e-5))
+        ledger.reserve([(LaplaceEvent(100.0), 700)])
+        like = [LaplaceEvent(100.0 * (1 + sign * 0.9e-9)) for sign in (-1, 1)]
+        with pytest.raises(BudgetExceededError, match="not in the rest of the plan"):
+            ledger.charge_many([(event, 700) for event in like])
+        ledger.charge_many([(event, 350) for event in like])
+        assert ledger.spent(1e-5) <= 1.0
+
     @pytest.mark.parametrize(
         ("cap", "filter", "match"),
         [

@@ -14,7 +14,17 @@ from opacus.accountants import PRVAccountant
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from botorch_dp.privacy import PoissonGaussianEvent, curves, loss_composition
+from botorch_dp.privacy import (
+    ApproxDP,
+    LaplaceEvent,
+    Ledger,
+    PoissonGaussianEvent,
+    PrivacyAccountant,
+    PureEvent,
+    ZCDPEvent,
+    curves,
+    loss_composition,
+)
 from botorch_dp.privacy.loss_composition import LossComposition
 from botorch_dp.privacy.loss_pairs import (
     LossPair,
@@ -288,6 +298,65 @@ class TestProperties:
         assert total.epsilon(1e-30) == pytest.approx(150.0)
         assert total.epsilon(1e-30) <= total.largest
         assert total.delta(total.largest) == 0.0
+
+
+class TestExtremes:
+    """Overflows and tiny losses: never below the truth, and no exception."""
+
+    def test_grids_that_cannot_cover_the_losses(self):
+        # The truth is close to n epsilon tanh(epsilon / 2), far above the cap.
+        for epsilon, number in ((0.1, 10**9), (2.0, 25_000_000)):
+            total = number * epsilon * math.tanh(epsilon / 2)
+            losses = LossComposition([(approx_pair(epsilon, 0.0), number)])
+            assert losses.epsilon(1e-5) >= total
+            accountant = PrivacyAccountant()
+            accountant.charge(PureEvent(epsilon), count=number)
+            assert accountant.get_epsilon(1e-5) >= total
+            assert not Ledger(cap=ApproxDP(0.01, 1e-5)).allows(
+                PureEvent(epsilon), number
+            )
+
+    @pytest.mark.parametrize(
+        ("pair", "number"), [(approx_pair(5.0, 0.0), 10**6), (laplace_pair(5.0), 10**6)]
+    )
+    def test_deltas_of_huge_losses_are_one(self, pair, number):
+        losses = LossComposition([(pair, number)])
+        assert losses.delta(0.0) == losses.delta(1.0) == 1.0
+
+    def test_nothing_but_infinite_losses(self):
+        losses = LossComposition([(zcdp_pair(800.0), 1), (approx_pair(0.1, 0.0), 2)])
+        assert losses.epsilon(1e-5) == math.inf
+        assert losses.delta(1.0) == 1.0
+        assert (losses.deltas(np.array([0.0, 5.0]))[0] == 1.0).all()
+        accountant = PrivacyAccountant()
+        accountant.charge(ZCDPEvent(800.0))
+        accountant.charge(PureEvent(0.1), count=2)
+        # That of Gaussian noise with this rho is a lower bound.
+        truth = curves.gdp_epsilon(40.0, 1e-5)
+        assert truth < accountant.get_epsilon(1e-5) < 1.1 * truth
+
+    @pytest.mark.parametrize(
+        ("epsilon", "number"), [(2.557e-9, 40), (1.914e-8, 4), (2.49e-6, 11), (1e-3, 7)]
+    )
+    def test_tiny_losses_in_high_precision(self, epsilon, number):
+        losses = LossComposition([(approx_pair(epsilon, 0.0), number)])
+        for at in (0.0, 0.3 * epsilon, 1.7 * epsilon):
+            with mpmath.workdps(60):
+                p = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
+                truth = mpmath.fsum(
+                    mpmath.binomial(number, k)
+                    * p**k
+                    * (1 - p) ** (number - k)
+                    * (1 - mpmath.exp(at - (2 * k - number) * mpmath.mpf(epsilon)))
+                    for k in range(number + 1)
+                    if (2 * k - number) * epsilon > at
+                )
+                assert truth <= losses.delta(at) < truth * (1 + 1e-5)
+
+    def test_tiny_costs(self):
+        accountant = PrivacyAccountant()
+        accountant.charge(LaplaceEvent(1e9), count=3)
+        assert 7e-10 < accountant.get_delta(0.0) < 8e-10
 
 
 class TestRounding:

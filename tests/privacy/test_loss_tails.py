@@ -37,6 +37,17 @@ def test_any_tilt_gives_the_same(t):
         assert exact(tail(t).epsilon(delta)) == pytest.approx(delta, rel=1e-9)
 
 
+@pytest.mark.parametrize("share", [slice(None), slice(30, 31)])
+def test_where_something_overflowed_nothing_is_known(share):
+    broken = tail(0.5)
+    broken.probs[share] = math.nan
+    epsilons = np.array([-1.93, 0.0, 0.7])
+    assert (broken.deltas(epsilons) == 1.0).all()
+    for delta in (0.5, 1e-4):
+        found = broken.epsilon(delta)
+        assert exact(found) <= delta
+
+
 def test_outside_of_the_stretch():
     found = tail(1.0, infinite=1e-3).deltas(np.array([-2.5, 2.5]))
     assert found.tolist() == pytest.approx([1.0, 1e-3])

@@ -34,6 +34,21 @@ class TestNoiseAhead:
         drawn = torch.stack([noise.add(zeros(5)) for _ in range(4000)]).flatten()
         assert kstest(drawn.numpy() / 2.0, "norm").pvalue > 1e-4
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_message_has_memory_of_its_own(self, dtype):
+        # Otherwise its pickle would contain the noise of later messages.
+        message = NoiseAhead(standard).add(zeros(2, dtype=dtype))
+        assert message.untyped_storage().nbytes() == 2 * message.element_size()
+        assert message._base is None
+
+    def test_any_mode_and_any_value(self):
+        noise = NoiseAhead(standard)
+        with torch.inference_mode():
+            noise.add(zeros(2))
+        assert noise.add(zeros(2).requires_grad_()).isfinite().all()
+        assert noise.add(zeros(2) / 0).isfinite().all()
+        assert noise.add(zeros(0)).shape == (0,)
+
     def test_no_draw_is_used_twice(self, monkeypatch):
         monkeypatch.setattr(noise_ahead, "_NUMBERS", 32)
         noise = NoiseAhead(standard)

@@ -77,6 +77,20 @@ def test_many_numbers_are_left_to_torch(double, monkeypatch):
     assert used
 
 
+@pytest.mark.cpu_only("accelerators have no such switch")
+def test_denormal_numbers_that_count_as_zero(double):
+    rows = torch.tensor([[0.0, 0.0], [1e-310, 0.0], [3.0, 4.0]], **double)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormal numbers")
+    try:
+        clipped = clip_few_rows(rows, 1.0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert clipped.isfinite().all()
+    assert clipped[:2].abs().max() <= 1e-310
+    assert clipped[2].norm() <= 1.0
+
+
 @pytest.mark.parametrize("bound", [0.0, -1.0, NAN, INF, "1", 1e-320])
 def test_bad_bounds(bound, double):
     with pytest.raises(InvalidArgumentError, match="bound"):

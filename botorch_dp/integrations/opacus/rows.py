@@ -99,6 +99,7 @@ def _factors(
     if (
         sampler is not compute_linear_grad_sample
         or backprops.dim() != 2
+        or activations[0].dim() != 2  # a hook may have pooled the outputs
         or backprops.dtype == torch.float64
     ):
         return None
@@ -106,7 +107,10 @@ def _factors(
     found: dict[nn.Parameter, Any] = {}
     if layer.weight.requires_grad:
         inputs = _cleaned(activations[0].to(backprops.dtype))
-        found[layer.weight] = OuterRows(outputs, inputs)
+        rows = OuterRows(outputs, inputs)
+        # Opacus itself adds the passes of other layers that share this weight.
+        is_only_pass = getattr(layer.weight, "_forward_counter", 1) == 1
+        found[layer.weight] = rows if is_only_pass else rows.dense()
     if layer.bias is not None and layer.bias.requires_grad:
         found[layer.bias] = outputs.clone()  # Opacus may add to it
     return found

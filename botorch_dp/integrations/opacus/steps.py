@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from opacus.optimizers import DPOptimizer
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError
@@ -301,6 +301,13 @@ class BudgetedOptimizer(DPOptimizer):
                 "the given optimizer would use gradients without noise. All gradients "
                 "were dropped. For other training, create another optimizer."
             )
+
+    def _get_flat_grad_sample(self, p: nn.Parameter) -> Tensor:
+        """Return what Opacus calls ``grad_samples``, from factors as well."""
+        gradient = getattr(p, "grad_sample", None)
+        if isinstance(gradient, OuterRows):
+            return gradient.dense().to(p.dtype)
+        return super()._get_flat_grad_sample(p)
 
     def _rows_of(self, parameter: nn.Parameter) -> Rows | None:
         """Return one row for each record, with zeros for entries that are not finite.

@@ -24,7 +24,7 @@ from botorch_dp.integrations.sklearn.score_release import ScoreRelease
 from botorch_dp.integrations.sklearn.scoring import make_scoring
 from botorch_dp.integrations.sklearn.separation import check_alike, check_separate
 from botorch_dp.integrations.sklearn.stages import StagedSearch
-from botorch_dp.integrations.sklearn.stopping import uninterrupted
+from botorch_dp.integrations.sklearn.stopping import TIMED, uninterrupted
 from botorch_dp.privacy import Certificate, Guarantee, Ledger
 from botorch_dp.privacy.budget import check_affordable, warn_of_large_delta
 from botorch_dp.privacy.calibration import check_guarantee
@@ -118,6 +118,7 @@ class ContinuedSearch(RefittedModel):
                 ledger=ledger,
                 history=self.history_,
                 num_fits=self.num_fits_,
+                is_timed=TIMED in self.certificate_.assumptions,
             )
         return self._run(leg, *training[:2], X_val, y_val, training[2])
 

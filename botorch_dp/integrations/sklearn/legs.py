@@ -28,6 +28,7 @@ class Leg:
         state: A state in memory to continue from, or None.
         history: The public steps of the earlier legs.
         num_fits: How many models they trained.
+        is_timed: Whether the clock may have stopped one of them.
     """
 
     guarantee: Guarantee
@@ -39,6 +40,7 @@ class Leg:
     state: dict[str, Any] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     num_fits: int = 0
+    is_timed: bool = False
 
     @property
     def is_first(self) -> bool:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from botorch_dp._validation import check_count, check_positive, check_probability
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.record_losses import Array, Scoring
+from botorch_dp.integrations.sklearn.records import copied
 
 # Probabilities below 1 % count as 1 %, so the log loss is at most 4.6.
 _LARGEST_LOG_LOSS = float(np.log(100.0))
@@ -184,7 +185,7 @@ def ranking_accuracy(
     is_positive = labels == classes[1]
     loss = partial(
         _ranked_wrongly,
-        X_reference=X_reference,
+        X_reference=copied(X_reference),
         is_positive=is_positive,
         classes=classes,
         smoothing=smoothing,
@@ -230,7 +231,8 @@ def _top_k_errors(estimator: Any, X: Any, y: Any, *, k: int) -> Array:
     is_before = scores > own
     # Of classes with the same score, scikit-learn counts later ones as more likely.
     is_tie = (scores == own) & (np.arange(scores.shape[1]) > index[:, None])
-    return np.where(is_known & ((is_before | is_tie).sum(axis=1) < k), 0.0, 1.0)
+    is_hit = is_known & ((is_before | is_tie).sum(axis=1) < k)
+    return np.where(is_hit & ~np.isnan(own[:, 0]), 0.0, 1.0)
 
 
 def _weighted(
@@ -254,8 +256,10 @@ def _ranked_wrongly(
     smoothing: float,
 ) -> Array:
     labels = _labels("ranking_accuracy", y)
+    # A copy: a model that works in place must not carry anything to other calls, whose
+    # number may depend on private records.
     reference, scores = (
-        _ranking(estimator, inputs, classes[1]) for inputs in (X_reference, X)
+        _ranking(estimator, inputs, classes[1]) for inputs in (copied(X_reference), X)
     )
     width = smoothing * reference.std()
     losses = np.full(len(scores), np.nan)  # for classes that the sample does not have

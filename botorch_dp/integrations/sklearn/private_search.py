@@ -368,6 +368,9 @@ class PrivateSearch(ContinuedSearch):
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if checkpoint.state is not None:
             seed = int(checkpoint.state["seed"])  # the candidates must be the same
+        is_timed = self.timeout is not None or leg.is_timed
+        if checkpoint.state is not None:
+            is_timed |= bool(checkpoint.state["is_timed"])
         if self.random_state is not None:
             is_new = leg.is_first and checkpoint.state is None
             generator = seeded(seed if is_new else fresh_seed(seed, len(ledger)))
@@ -384,7 +387,7 @@ class PrivateSearch(ContinuedSearch):
             options=dict(self.method_options or {}),
             generator=generator,
             seed=seed,
-            is_timed=self.timeout is not None,
+            is_timed=is_timed,
             is_auto=self.method == "auto",
         )
         return task, checkpoint

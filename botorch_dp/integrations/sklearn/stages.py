@@ -193,6 +193,7 @@ class StagedSearch:
         has_gradients = gradients is not None and self._is_descending
         return {
             "seed": self._task.seed,
+            "is_timed": self._task.is_timed,
             "num_fits": self._evaluation.num_fits,
             "choice": None if choice is None else choice.run.state_dict(),
             "gradients": gradients.run.state_dict()

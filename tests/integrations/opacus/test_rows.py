@@ -49,6 +49,25 @@ def tied_bias():
     return nn.Sequential(first, nn.Tanh(), second)
 
 
+class Scaled(nn.Linear):
+    """A layer for which Opacus has no function of its own."""
+
+    def forward(self, x):
+        return 2.0 * super().forward(x)
+
+
+def tied_to_another_kind():
+    first, second = Scaled(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+def pooled_by_a_hook():
+    layer = nn.Linear(3, 2)
+    layer.register_forward_hook(lambda module, inputs, output: output.mean(dim=1))
+    return layer
+
+
 def frozen(name):
     layer = nn.Linear(3, 2)
     getattr(layer, name).requires_grad_(False)
@@ -80,6 +99,7 @@ MODULES = {
     ),
     "tied weights": (tied, VECTORS),
     "tied biases": (tied_bias, VECTORS),
+    "tied to a layer of another kind": (tied_to_another_kind, VECTORS),
     "frozen weight": (lambda: frozen("weight"), VECTORS),
     "frozen bias": (lambda: frozen("bias"), VECTORS),
     "tokens": (lambda: nn.Linear(3, 2), TOKENS),
@@ -147,6 +167,31 @@ def test_rows_of_a_layer_own_their_memory(name):
             assert rows.is_contiguous()
             assert rows.shape == (len(inputs), *parameter.shape)
             assert rows.untyped_storage().nbytes() == rows.nbytes
+
+
+def test_grad_samples_of_the_optimizer():
+    module = nn.Linear(3, 2)
+    inputs = torch.randn(VECTORS, generator=seeded())
+    private, optimizer, loader = made(module, inputs)
+    loss_of(private(draw(loader))).backward()
+    weights, biases = optimizer.grad_samples
+    torch.testing.assert_close(weights, rows_of(module.weight).float())
+    assert biases.shape == (VECTORS[0], 2)
+
+
+def test_outputs_pooled_by_a_hook():
+    # The inputs still have tokens: no outer product, but what Opacus computes.
+    rows = []
+    for dtype in (torch.float32, torch.float64):  # factors are for the first one only
+        torch.manual_seed(0)
+        module = pooled_by_a_hook().to(dtype)
+        inputs = torch.randn(TOKENS, generator=seeded(), dtype=dtype)
+        private, optimizer, loader = made(module, inputs)
+        loss_of(private(draw(loader))).backward()
+        rows.append(rows_of(module.weight))
+        optimizer.step()
+    assert rows[0].shape == (TOKENS[0], 2, 3)
+    assert rows[0].shape == rows[1].shape
 
 
 def test_factors_of_a_linear_layer():

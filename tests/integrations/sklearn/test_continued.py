@@ -108,6 +108,17 @@ class TestStopped:
         assert "timeout" not in str(whole().certificate_)
         assert "has a timeout" in str(whole(timeout=1e6).certificate_)
 
+    @pytest.mark.parametrize("guarantee", [None, GDP(1.0)])
+    def test_the_assumption_about_time_stays(self, guarantee, monkeypatch):
+        Failing.fail(None)
+        monkeypatch.setattr(stopping, "now", lambda: float(Failing.num_fits))
+        search = search_of("both", timeout=5, ledger=Ledger(cap=GDP(9.0)))
+        with pytest.warns(SearchStoppedWarning):
+            fit(search)
+        search.set_params(timeout=None).resume(**private(), guarantee=guarantee)
+        assert search.stopped_ is None
+        assert "has a timeout" in str(search.certificate_)
+
     def test_too_few_models(self):
         ledger = Ledger(cap=BUDGET)
         search = search_of("choice", max_fits=3, ledger=ledger)

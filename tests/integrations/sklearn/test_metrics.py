@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from botorch_dp.exceptions import InvalidArgumentError
@@ -98,6 +100,18 @@ def test_top_k_with_ties_and_two_classes():
     assert score(top_k_accuracy(1), linear, BINARY) == pytest.approx(
         linear.score(X, BINARY)
     )
+
+
+def test_no_number_is_no_hit():
+    class Broken:
+        classes_ = np.array(["no", "yes"])
+
+        def predict_proba(self, X):
+            return np.full((len(X), 2), np.nan)
+
+    for name in ("top_k_accuracy", "neg_log_loss", "neg_brier_score"):
+        found = private_losses(NAMED[name], Broken(), BINARY)
+        assert (found == NAMED[name].loss_range[1]).all()
 
 
 def test_losses_of_regressors(regressor):
@@ -218,9 +232,31 @@ class TestRanking:
     def test_depends_on_the_record_alone(self, binary):
         scoring = ranking_accuracy(X[:100], BINARY[:100], smoothing=0.1)
         before = private_losses(scoring, binary, BINARY)
-        changed = BINARY.copy()
-        changed[7:] = "no"
-        assert (private_losses(scoring, binary, changed)[:7] == before[:7]).all()
+        changed, inputs = BINARY.copy(), X.copy()
+        changed[7:], inputs[7:] = "no", 9.0
+        records = Records(inputs, changed, None, Records(X[FEW], BINARY[FEW]))
+        assert (scoring.private_losses(binary, records)[:7] == before[:7]).all()
+
+    def test_models_that_work_in_place(self):
+        # One record that cannot be scored changes the number of calls to the model.
+        scaler = StandardScaler(copy=False)
+        model = make_pipeline(scaler, LogisticRegression()).fit(X.copy(), BINARY)
+        reference = 3 * X[:100] + 1
+        before = reference.copy()
+        scoring = ranking_accuracy(reference, BINARY[:100])
+        odd = X.copy()
+        odd[5] = np.nan
+        company = Records(X[FEW], BINARY[FEW])
+        losses, changed = (
+            scoring.private_losses(model, Records(inputs.copy(), BINARY, None, company))
+            for inputs in (X, odd)
+        )
+        assert changed[5] == 1.0
+        assert (np.delete(losses, 5) == np.delete(changed, 5)).all()
+        assert (reference == before).all()
+        reference[:] = 0.0  # later changes by the caller do not matter
+        again = scoring.private_losses(model, Records(X.copy(), BINARY, None, company))
+        assert (again == losses).all()
 
     def test_another_class_has_the_largest_loss(self, binary):
         y = BINARY.astype(object)
