@@ -6,7 +6,7 @@ result an upper bound for any number of releases and any delta:
 
 * Releases are replaced by pairs that dominate them
   (:mod:`botorch_dp.privacy.loss_pairs`), and each loss moves to its two neighbours on
-  a grid in a way that dominates, too.
+  a grid in a way that also dominates.
 * All probabilities are multiplied by :math:`e^{tL}` first, where L is the loss, and
   divided by it in the end. With the right t the losses near epsilon become the likely
   ones, so that rounding errors of the transforms are small compared with *delta*, not
