@@ -10,7 +10,7 @@ result an upper bound for any number of releases and any delta:
 * All probabilities are multiplied by :math:`e^{tL}` first, where L is the loss, and
   divided by it in the end. With the right t the losses near epsilon become the likely
   ones, so that rounding errors of the transforms are small compared with *delta*, not
-  with one. A proven bound on them is added.
+  with one. A bound on them is added.
 * Transforms are circular. Losses beyond the end of the grid count as infinite, with a
   bound on their probability by Chernoff; losses below its start reappear at its end,
   where they only add to delta.
