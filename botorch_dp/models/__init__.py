@@ -12,9 +12,13 @@ if TYPE_CHECKING:
         nearest_points,
     )
     from botorch_dp.models.fourier import FourierFeatures
+    from botorch_dp.models.gradient_gaussians import (
+        GradientMixturePosterior,
+        GradientPosterior,
+    )
     from botorch_dp.models.gradient_gp import GradientGP
-    from botorch_dp.models.gradient_posterior import GradientPosterior
     from botorch_dp.models.gradient_weights import GradientWeights
+    from botorch_dp.models.gradients import gradient_posterior
     from botorch_dp.models.kernels.dataset_kernel import (
         DatasetKernel,
         dataset_correlation,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from botorch_dp.models.kernels.radial import RadialKernel, radial_kernel
     from botorch_dp.models.linear_models import LinearModels
     from botorch_dp.models.surrogates.base import GradientSurrogate
+    from botorch_dp.models.surrogates.budget import BudgetSchedule
     from botorch_dp.models.surrogates.compressed import CompressedSurrogate, compress
     from botorch_dp.models.surrogates.fixed import (
         NystromSurrogate,
@@ -49,11 +54,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BudgetSchedule",
     "CandidatePosterior",
     "CompressedSurrogate",
     "DatasetKernel",
     "FourierFeatures",
     "GradientGP",
+    "GradientMixturePosterior",
     "GradientPosterior",
     "GradientSurrogate",
     "GradientWeights",
@@ -69,6 +76,7 @@ __all__ = [
     "compress",
     "dataset_correlation",
     "describe_kernel",
+    "gradient_posterior",
     "kernel_cross_hessian",
     "kernel_gradient",
     "kernel_value",

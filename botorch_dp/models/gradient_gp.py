@@ -15,58 +15,64 @@ References:
         with Bayesian Optimization. NeurIPS 2021. The gradient posterior of GIBO.
 """
 
-import copy
-import math
-import warnings
 from typing import Any
 
 import torch
-from botorch.models import SingleTaskGP
-from botorch.models.transforms.input import InputTransform, Normalize
-from botorch.models.transforms.outcome import Standardize
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.utils.datasets import SupervisedDataset
+from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ConstantMean, Mean, ZeroMean
-from linear_operator.utils.cholesky import psd_safe_cholesky
+from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.likelihoods import GaussianLikelihood, Likelihood
+from gpytorch.means import Mean, ZeroMean
+from gpytorch.models import ExactGP
 from torch import Tensor
 
-from botorch_dp._validation import check_like, check_positive, check_tensor
-from botorch_dp.exceptions import IllConditionedWarning, InvalidArgumentError
-from botorch_dp.models.gradient_posterior import GradientPosterior
-from botorch_dp.models.kernels.derivatives import (
-    check_twice_differentiable,
-    kernel_gradient,
-    kernel_value,
-    prior_gradient_covariance,
-)
+from botorch_dp._validation import check_instance, check_positive, check_tensor
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.models.chain_rules import outcome_scale
+from botorch_dp.models.folding import LEAST_NOISE, folded_parts
+from botorch_dp.models.gradient_gaussians import GradientPosterior
+from botorch_dp.models.gradients import check_points, gradient_posterior
+from botorch_dp.models.kernels.derivatives import check_twice_differentiable
+from botorch_dp.models.latent_gp import candidate_noise, latent_gp
 
 # For inputs in the unit cube, from the measured DP-GIBO experiments.
 _DEFAULT_LENGTHSCALE = 0.5
-_LEAST_NOISE = 1e-12
-# Above this product of condition number and rounding unit, gradients are only noise.
-_MOST_ROUNDING = 0.1
+_DEFAULT_NOISE = 1e-6
 
 
 class GradientGP(SingleTaskGP):
-    r"""A single-output BoTorch model with a posterior over the gradient.
+    r"""A BoTorch model with a posterior over the gradient.
 
-    Hyperparameters are fixed, because a kernel fitted to private targets would leak
-    them. On public data, ``model.requires_grad_(True)`` and ``fit_gpytorch_mll`` fit
-    them as usual. Targets are not standardized. They must be public, or released
-    through a mechanism, since the model keeps them.
+    **Fixed hyperparameters, the default.** A kernel fitted to private targets would
+    leak them. So hyperparameters are what you pass, targets are not standardized, and
+    ``fit_gpytorch_mll`` has nothing to fit. Targets must be public, or released
+    through a mechanism, since the model keeps them. Transforms that learn from the
+    inputs see points, which are public here.
+
+    **With ``fixed=False``,** for public data, what is not given is as in
+    ``SingleTaskGP``: its priors, its likelihood, ``Standardize``, and
+    ``fit_gpytorch_mll`` trains the model.
 
     Args:
         train_X: A ``batch_shape x n x d`` tensor of points; with n = 0 the posterior of
             the gradient is its prior.
-        train_Y: A ``batch_shape x n x 1`` tensor of values.
+        train_Y: A ``batch_shape x n x m`` tensor of values.
         covar_module: A twice differentiable GPyTorch kernel. By default an RBF kernel
             with length scale 0.5, for points in the unit cube.
         noise_variance: The variance of the observations' noise, which also keeps the
-            kernel matrix well conditioned.
+            kernel matrix well conditioned; by default 1e-6.
         mean_module: The prior mean, zero by default.
-        input_transform: A ``Normalize`` with given bounds, which sees no data.
-            Gradients are in the original coordinates.
+        input_transform: An input transform. Gradients are in the original coordinates.
+        train_Yvar: Known noise variances in the shape of ``train_Y``, instead of one
+            ``noise_variance``.
+        outcome_transform: ``Standardize``, or None. Gradients are in the original
+            units.
+        likelihood: A likelihood, instead of ``noise_variance`` and ``train_Yvar``.
+        fixed: Whether hyperparameters are fixed.
 
     Example:
         >>> X = torch.rand(20, 2, dtype=torch.float64)
@@ -82,106 +88,97 @@ class GradientGP(SingleTaskGP):
         train_X: Tensor,
         train_Y: Tensor,
         covar_module: Kernel | None = None,
-        noise_variance: float = 1e-6,
+        noise_variance: float | None = None,
         mean_module: Mean | None = None,
         input_transform: InputTransform | None = None,
+        train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        likelihood: Likelihood | None = None,
+        fixed: bool = True,
     ) -> None:
-        _check_training_data(train_X, train_Y)
-        _check_input_transform(input_transform)
-        noise_variance = check_positive("noise_variance", noise_variance)
-        if noise_variance <= _LEAST_NOISE:
+        _check_training_data(train_X, train_Y, train_Yvar)
+        if input_transform is not None:
+            check_instance("input_transform", input_transform, InputTransform)
+        noises = (noise_variance, train_Yvar, likelihood)
+        if sum(noise is not None for noise in noises) > 1:
             raise InvalidArgumentError(
-                f"noise_variance must be above {_LEAST_NOISE}, got {noise_variance!r}."
+                "noise_variance, train_Yvar and likelihood exclude each other: give "
+                "one of them."
             )
-        if covar_module is None:
-            with train_X.device:
-                covar_module = RBFKernel()
-                covar_module.lengthscale = _DEFAULT_LENGTHSCALE
-        check_twice_differentiable(covar_module)
-        with train_X.device:
-            likelihood = GaussianLikelihood(noise_constraint=GreaterThan(_LEAST_NOISE))
-        likelihood = likelihood.to(train_X)
-        # A tensor, because GPyTorch would round a float to single precision first.
-        likelihood.noise = torch.tensor(
-            noise_variance, dtype=train_X.dtype, device=train_X.device
-        )
+        if fixed:
+            covar_module = _default_kernel(train_X, covar_module)
+            mean_module = ZeroMean() if mean_module is None else mean_module
+            if outcome_transform == DEFAULT:
+                outcome_transform = None
+            if noise_variance is None and train_Yvar is None and likelihood is None:
+                noise_variance = _DEFAULT_NOISE
+        if covar_module is not None:
+            check_twice_differentiable(covar_module, categories=True)
+        if noise_variance is not None:
+            likelihood = _make_likelihood(train_X, train_Y, noise_variance)
         super().__init__(
             train_X,
             train_Y,
+            train_Yvar,
             likelihood=likelihood,
             covar_module=covar_module,
-            mean_module=ZeroMean() if mean_module is None else mean_module,
-            outcome_transform=None,
+            mean_module=mean_module,
+            outcome_transform=outcome_transform,
             input_transform=input_transform,
         )
-        self._cache: tuple[list[Tensor], Tensor, Tensor] | None = None
-        self._warned = False
-        self.requires_grad_(False)
-        self.eval()
+        outcome_scale(self)  # raises if the transform is not affine
+        if fixed:
+            self.requires_grad_(False)
+            self.eval()
 
     @classmethod
-    def from_model(cls, model: SingleTaskGP) -> "GradientGP":
+    def from_model(cls, model: ExactGP | ModelListGP) -> "GradientGP | ModelListGP":
         """Copy data and hyperparameters of a model fitted to public data.
 
         A ``Standardize`` outcome transform becomes part of the mean and the kernel, so
-        that gradients are in the original units. The posterior stays the same.
+        that gradients are in the original units. The posterior stays the same, and its
+        factorization is computed once.
 
         Args:
-            model: A single-output ``SingleTaskGP`` with one noise level, and without
-                input transform or with one that ``GradientGP`` supports.
+            model: An exact model with independent outputs. An ensemble of
+                hyperparameters becomes a batch of models, and a ``ModelListGP`` one of
+                :class:`GradientGP`.
+
+        Example:
+            >>> from botorch.models.transforms import Normalize
+            >>> X = 5 * torch.rand(20, 2, dtype=torch.float64)
+            >>> gp = SingleTaskGP(X, X.prod(-1, True), input_transform=Normalize(2))
+            >>> model = GradientGP.from_model(gp)
+            >>> torch.allclose(model.posterior(X).mean, gp.posterior(X).mean)
+            True
         """
-        if not isinstance(model, SingleTaskGP) or model.num_outputs != 1:
-            raise InvalidArgumentError(
-                f"model must be a SingleTaskGP with one output, got {model!r}."
-            )
-        noise = model.likelihood.noise.detach()
-        if noise.numel() > 1 and not torch.allclose(noise, noise.flatten()[0]):
-            raise InvalidArgumentError(
-                "model must have the same noise variance at all points, got values "
-                f"from {float(noise.min()):.3g} to {float(noise.max()):.3g}."
-            )
-        covar_module = copy.deepcopy(model.covar_module)
-        mean_module = copy.deepcopy(model.mean_module)
-        targets = model.train_targets.unsqueeze(-1)
-        variance = noise.flatten()[0]
-        transform = getattr(model, "outcome_transform", None)
-        if transform is not None:
-            if not isinstance(transform, Standardize):
-                raise InvalidArgumentError(
-                    "model must have a Standardize outcome transform or none, got "
-                    f"{type(transform).__name__}."
-                )
-            shift, scale = transform.means.squeeze(-2), transform.stdvs.squeeze(-2)
-            mean_module = _affine_mean(
-                mean_module, shift.squeeze(-1), scale.squeeze(-1)
-            )
-            with targets.device:
-                covar_module = ScaleKernel(covar_module, batch_shape=shift.shape[:-1])
-            covar_module = covar_module.to(targets)
-            covar_module.outputscale = scale.squeeze(-1).square()
-            targets = targets * scale.unsqueeze(-2) + shift.unsqueeze(-2)
-            if scale.numel() > 1:
-                raise InvalidArgumentError(
-                    "model must not be batched if it has an outcome transform, got "
-                    f"batch_shape {tuple(shift.shape[:-1])}."
-                )
-            variance = variance * scale.flatten()[0].square()
-        train_X = model.train_inputs[0]
-        if model.training is False and getattr(model, "input_transform", None):
-            train_X = model._original_train_inputs
-        return cls(
-            train_X,
-            targets,
-            covar_module=covar_module,
-            noise_variance=float(variance),
-            mean_module=mean_module,
-            input_transform=copy.deepcopy(getattr(model, "input_transform", None)),
-        )
+        if isinstance(model, ModelListGP):
+            return ModelListGP(*(cls.from_model(part) for part in model.models))
+        return cls(**folded_parts(model)._asdict())
+
+    @classmethod
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, *, fixed: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the arguments of a model, for Ax.
+
+        Args:
+            training_data: Public data.
+            fixed: Whether hyperparameters are fixed. Ax fits them, so they are not.
+            **kwargs: Other arguments of the model, such as ``noise_variance``.
+        """
+        inputs = super().construct_inputs(training_data=training_data)
+        return {**inputs, "fixed": fixed, **kwargs}
 
     @property
     def noise_variance(self) -> Tensor:
-        """The variance of the observations' noise."""
-        return self.likelihood.noise.squeeze(-1)
+        """The variance of a new observation's noise, ``batch_shape x (m)``.
+
+        In the units of ``train_Y``. With known variances it is their mean.
+        """
+        level = candidate_noise(self, latent_gp(self))
+        scale = outcome_scale(self)
+        return level if scale is None else level * scale.square()[..., 0, 0]
 
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
         """Return the posterior of the gradient at each point.
@@ -192,43 +189,9 @@ class GradientGP(SingleTaskGP):
 
         Returns:
             A posterior with mean ``batch_shape x q x d`` and covariance
-            ``batch_shape x q x d x d``.
+            ``batch_shape x q x d x d``, see :func:`gradient_posterior`.
         """
-        self.check_points("X", X)
-        root, weights = self.geometry()
-        points = self.transform_inputs(X)
-        cross, _, covariance = self.gradient_covariance(points, root)
-        mean = self._mean_gradient(points) + (cross * weights[..., None, :, None]).sum(
-            dim=-2
-        )
-        scale = _input_scale(self)
-        if scale is not None:
-            mean = mean * scale
-            covariance = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-        return GradientPosterior(mean, covariance)
-
-    def gradient_covariance(
-        self, points: Tensor, root: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Return the covariance of the gradient at each point, and its parts.
-
-        This is the covariance of :mod:`botorch_dp.models.gradient_weights`, but from
-        half of a solution, :math:`L^{-1} C^\top`: it is differentiable in the points,
-        and candidates of an acquisition function are solved for in the same way.
-
-        Args:
-            points: A ``batch_shape x q x d`` tensor of transformed inputs.
-            root: The ``batch_shape x n x n`` factor L, see :meth:`geometry`.
-
-        Returns:
-            The ``batch_shape x q x n x d`` tensors :math:`C^\top = \nabla k(x, D)` and
-            :math:`L^{-1} C^\top`, and the ``batch_shape x q x d x d`` covariances, all
-            in transformed coordinates.
-        """
-        cross = kernel_gradient(self.covar_module, points, self.train_inputs[0])
-        half = torch.linalg.solve_triangular(root.unsqueeze(-3), cross, upper=False)
-        prior = prior_gradient_covariance(self.covar_module, points)
-        return cross, half, prior - half.mT @ half
+        return gradient_posterior(self, X)
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, **kwargs: Any
@@ -249,100 +212,48 @@ class GradientGP(SingleTaskGP):
     def geometry(self) -> tuple[Tensor, Tensor]:
         """Return the Cholesky factor of K and the weights of the targets.
 
-        They are cached until a hyperparameter or the training data change, except
-        while gradients with respect to hyperparameters are needed.
+        They are kept until a hyperparameter or the training data change, except while
+        gradients with respect to hyperparameters are needed.
         """
-        if self.training:
-            self.eval()
-        inputs, targets = self.train_inputs[0], self.train_targets
-        parameters = [*self.parameters()]
-        state = [inputs, targets, *parameters, *self.covar_module.buffers()]
-        tracked = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        if not tracked and self._cache is not None and _equal(self._cache[0], state):
-            return self._cache[1:]
-        noise = self.likelihood.noise.unsqueeze(-1)  # ... x 1 x 1
-        identity = torch.eye(inputs.shape[-2], dtype=inputs.dtype, device=inputs.device)
-        root = psd_safe_cholesky(
-            kernel_value(self.covar_module, inputs, inputs) + noise * identity
-        )
-        if root.numel():
-            self._warn_once_if_ill_conditioned(root.detach())
-        residual = (targets - self.mean_module(inputs)).unsqueeze(-1)
-        weights = torch.cholesky_solve(residual, root).squeeze(-1)
-        if not tracked:
-            self._cache = ([t.detach().clone() for t in state], root, weights)
-        return root, weights
-
-    def _warn_once_if_ill_conditioned(self, root: Tensor) -> None:
-        pivots = root.diagonal(dim1=-2, dim2=-1).square()
-        condition = float((pivots.amax(dim=-1) / pivots.amin(dim=-1)).max())
-        if self._warned or condition * torch.finfo(root.dtype).eps < _MOST_ROUNDING:
-            return
-        self._warned = True
-        warnings.warn(
-            f"The kernel matrix has a condition number of at least {condition:.1e}, "
-            f"with which {root.dtype} leaves no correct digits in a gradient: use "
-            "torch.float64, a larger noise_variance or points further apart.",
-            IllConditionedWarning,
-            stacklevel=4,
-        )
+        known = latent_gp(self)
+        return known.root, known.weights
 
     def check_points(self, name: str, X: Tensor) -> None:
         """Check that X has the features, dtype and device of the training points."""
-        inputs = self.train_inputs[0]
-        check_like(name, X, ("...", "q", inputs.shape[-1]), inputs)
-        if X.shape[-2] == 0:
-            raise InvalidArgumentError(f"{name} must have at least one point (q >= 1).")
-        # The sum is not finite if an entry is not, or if it overflows: look again.
-        if not math.isfinite(X.detach().sum()):
-            check_tensor(name, X.detach(), finite=True)
-
-    def _mean_gradient(self, points: Tensor) -> Tensor:
-        if isinstance(self.mean_module, ConstantMean | ZeroMean):
-            return torch.zeros_like(points)
-        with torch.enable_grad():
-            at = points if points.requires_grad else points.detach().requires_grad_()
-            total = self.mean_module(at).sum()
-            keep = points.requires_grad
-            return torch.autograd.grad(total, at, create_graph=keep)[0]
+        check_points(name, X, self)
 
 
-def _check_training_data(train_X: Tensor, train_Y: Tensor) -> None:
+def _check_training_data(
+    train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None
+) -> None:
     shape = ("...", "n", "d")
     check_tensor("train_X", train_X, shape, finite=True, allow_empty=True)
-    check_tensor("train_Y", train_Y, (*train_X.shape[:-1], 1))
+    check_tensor("train_Y", train_Y, (*train_X.shape[:-1], "m"), allow_empty=True)
+    if train_Yvar is not None:
+        check_tensor("train_Yvar", train_Yvar, train_Y.shape, allow_empty=True)
 
 
-def _check_input_transform(transform: InputTransform | None) -> None:
-    if transform is None:
-        return
-    if not isinstance(transform, Normalize) or transform.learn_coefficients:
+def _default_kernel(train_X: Tensor, covar_module: Kernel | None) -> Kernel:
+    if covar_module is None:
+        with train_X.device:
+            covar_module = RBFKernel()
+            covar_module.lengthscale = _DEFAULT_LENGTHSCALE
+    return covar_module
+
+
+def _make_likelihood(
+    train_X: Tensor, train_Y: Tensor, noise_variance: float
+) -> Likelihood:
+    noise_variance = check_positive("noise_variance", noise_variance)
+    if noise_variance <= LEAST_NOISE:
         raise InvalidArgumentError(
-            "input_transform must be a BoTorch Normalize with bounds, so that it does "
-            f"not learn from data, got {type(transform).__name__}"
-            f"{' without bounds' if isinstance(transform, Normalize) else ''}."
+            f"noise_variance must be above {LEAST_NOISE}, got {noise_variance!r}."
         )
-
-
-def _input_scale(model: GradientGP) -> Tensor | None:
-    """Return the derivative of the input transform, ``1 x d``."""
-    transform = getattr(model, "input_transform", None)
-    return None if transform is None else transform.coefficient.reciprocal()
-
-
-def _affine_mean(mean: Mean, shift: Tensor, scale: Tensor) -> Mean:
-    if not isinstance(mean, ConstantMean | ZeroMean):
-        raise InvalidArgumentError(
-            "model must have a constant mean if it has an outcome transform, got "
-            f"{type(mean).__name__}."
-        )
-    constant = mean.constant if isinstance(mean, ConstantMean) else 0.0
-    with shift.device:
-        folded = ConstantMean(batch_shape=shift.shape)
-    folded = folded.to(shift)
-    folded.constant = constant * scale + shift
-    return folded
-
-
-def _equal(cached: list[Tensor], state: list[Any]) -> bool:
-    return len(cached) == len(state) and all(map(torch.equal, cached, state))
+    with train_X.device:
+        likelihood = GaussianLikelihood(noise_constraint=GreaterThan(LEAST_NOISE))
+    likelihood = likelihood.to(train_X)
+    # A tensor, because GPyTorch would round a float to single precision first.
+    likelihood.noise = torch.tensor(
+        noise_variance, dtype=train_X.dtype, device=train_X.device
+    )
+    return likelihood

@@ -33,6 +33,7 @@ from gpytorch.kernels import (
     ProductKernel,
     ScaleKernel,
 )
+from linear_operator import to_dense
 from torch import Tensor
 
 from botorch_dp._validation import check_instance, describe
@@ -74,13 +75,17 @@ def kernel_value(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return value
 
 
-def kernel_gradient(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+def kernel_gradient(
+    kernel: Kernel, X1: Tensor, X2: Tensor, *, categories: bool = False
+) -> Tensor:
     r"""Return :math:`\nabla_1 k(x_1, x_2)`, the gradient in the first argument.
 
     Args:
         kernel: A differentiable GPyTorch kernel, on the device of the points.
         X1: A ``batch_shape x n x d`` tensor of points.
         X2: A ``batch_shape x m x d`` tensor of points.
+        categories: Whether the kernel may have parts that compare categories. Their
+            derivatives are zero, and refused otherwise.
 
     Returns:
         A ``batch_shape x n x m x d`` tensor.
@@ -96,7 +101,7 @@ def kernel_gradient(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
         >>> kernel_gradient(kernel, x, origin)  # -x / 4 * exp(-1/2)
         tensor([[[-0.3033, -0.0000]]], grad_fn=<ExpandBackward0>)
     """
-    return kernel_value_and_gradient(kernel, X1, X2)[1]
+    return _evaluate(kernel, Pairs(X1, X2), order=1, categories=categories)[1]
 
 
 def kernel_value_and_gradient(
@@ -107,13 +112,17 @@ def kernel_value_and_gradient(
     return value, gradient
 
 
-def kernel_cross_hessian(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+def kernel_cross_hessian(
+    kernel: Kernel, X1: Tensor, X2: Tensor, *, categories: bool = False
+) -> Tensor:
     r"""Return :math:`\nabla_1 \nabla_2^\top k(x_1, x_2)`, the mixed second derivative.
 
     Args:
         kernel: A twice differentiable GPyTorch kernel, on the device of the points.
         X1: A ``batch_shape x n x d`` tensor of points.
         X2: A ``batch_shape x m x d`` tensor of points.
+        categories: Whether the kernel may compare categories, see
+            :func:`kernel_gradient`.
 
     Returns:
         A ``batch_shape x n x m x d x d`` tensor, whose entry ``[..., a, b]`` is
@@ -123,10 +132,12 @@ def kernel_cross_hessian(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
         UnsupportedKernelError: If the kernel is not smooth enough, see
             :func:`check_twice_differentiable`.
     """
-    return _evaluate(kernel, Pairs(X1, X2), order=2)[3]
+    return _evaluate(kernel, Pairs(X1, X2), order=2, categories=categories)[3]
 
 
-def prior_gradient_covariance(kernel: Kernel, X: Tensor) -> Tensor:
+def prior_gradient_covariance(
+    kernel: Kernel, X: Tensor, *, categories: bool = False
+) -> Tensor:
     """Return the prior covariance of the gradient at each row of X.
 
     It is the mixed second derivative at coincident points, in O(n d^2): no pairs of
@@ -135,6 +146,8 @@ def prior_gradient_covariance(kernel: Kernel, X: Tensor) -> Tensor:
     Args:
         kernel: A twice differentiable GPyTorch kernel, on the device of the points.
         X: A ``batch_shape x n x d`` tensor of points.
+        categories: Whether the kernel may compare categories, see
+            :func:`kernel_gradient`.
 
     Returns:
         A ``batch_shape x n x d x d`` tensor.
@@ -151,10 +164,11 @@ def prior_gradient_covariance(kernel: Kernel, X: Tensor) -> Tensor:
         >>> covariance.diagonal(dim1=-2, dim2=-1).detach()  # 5/3
         tensor([[1.6667, 1.6667]])
     """
-    return _evaluate(kernel, Pairs(X, X, aligned=True), order=2)[3]
+    pairs = Pairs(X, X, aligned=True)
+    return _evaluate(kernel, pairs, order=2, categories=categories)[3]
 
 
-def check_twice_differentiable(kernel: Kernel) -> None:
+def check_twice_differentiable(kernel: Kernel, *, categories: bool = False) -> None:
     """Raise if the kernel, or a part of it, is known not to be smooth enough.
 
     A process has a gradient if its kernel has a mixed second derivative at coincident
@@ -162,15 +176,21 @@ def check_twice_differentiable(kernel: Kernel) -> None:
     be differentiable in the point, so it is not supported either. Kernels unknown to
     this library pass here; they are probed when derivatives are first computed.
 
+    Args:
+        kernel: The kernel.
+        categories: Whether it may compare categories, see :func:`kernel_gradient`.
+
     Raises:
         UnsupportedKernelError: With the name of the part and what to use instead.
     """
-    _check_kernel(kernel, order=2)
+    _check_kernel(kernel, order=2, categories=categories)
 
 
-def _evaluate(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
+def _evaluate(
+    kernel: Kernel, pairs: Pairs, order: int, *, categories: bool = False
+) -> Jet:
     """Return the kernel's jet at the pairs, each part in its full shape."""
-    _check_kernel(kernel, order)
+    _check_kernel(kernel, order, categories)
     batch_shape = _check_points(kernel, pairs)
     jet = _call_jet(kernel, pairs, order)
     n, m, d = pairs.X1.shape[-2], pairs.X2.shape[-2], pairs.X1.shape[-1]
@@ -213,6 +233,8 @@ def _forward_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
             f"{type(kernel).__name__} has ard_num_dims={kernel.ard_num_dims}, but the "
             f"points it is given have d={num_dims} features."
         )
+    if isinstance(kernel, CategoricalKernel):
+        return _step_jet(kernel, pairs, order)
     form = closed_form(kernel)
     if form is not None:
         return form(kernel, pairs, order)
@@ -221,9 +243,31 @@ def _forward_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
     return autograd_jet(kernel, pairs, order)
 
 
-def _check_kernel(kernel: Kernel, order: int) -> None:
+def _step_jet(kernel: Kernel, pairs: Pairs, order: int) -> Jet:
+    """Return the jet of a kernel that compares categories: it is constant in between.
+
+    A row of pairs is computed as a kernel matrix with one row and one column.
+    """
+    left, right = (x.unsqueeze(-2) for x in (pairs.left, pairs.right))
+    split = -3 if pairs.aligned else -4
+    shape = torch.broadcast_shapes(left.shape, right.shape)
+    # The batch shape of the kernel is in front of the dimensions of the pairs.
+    inner = tuple(range(split, -2))
+    outer_ = tuple(range(-split - 2))
+    batch_shape = torch.broadcast_shapes(shape[:split], kernel.batch_shape)
+    shape = batch_shape + shape[split:]
+    x1, x2 = (x.expand(shape).movedim(inner, outer_) for x in (left, right))
+    value = to_dense(kernel.forward(x1, x2))[..., 0, 0]
+    value = value.movedim(outer_, tuple(range(split + 2, 0)))
+    zeros = value.new_zeros(pairs.X1.shape[-1])
+    return (value, zeros, zeros, zeros.diag_embed())[: (1, 2, 4)[order]]
+
+
+def _check_kernel(kernel: Kernel, order: int, categories: bool = False) -> None:
     check_instance("kernel", kernel, Kernel, expected="a gpytorch.kernels.Kernel")
     for part in (kernel, *kernel.sub_kernels()):
+        if categories and isinstance(part, CategoricalKernel):
+            continue
         reason = _reason_against(part, order)
         if reason is not None:
             name = type(part).__name__

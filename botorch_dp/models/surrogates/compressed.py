@@ -48,6 +48,7 @@ from botorch_dp.models.gradient_weights import GradientWeights
 from botorch_dp.models.kernels.covariances import Covariances, default_gradient_kernel
 from botorch_dp.models.kernels.describe import describe_kernel
 from botorch_dp.models.surrogates.base import GradientSurrogate
+from botorch_dp.models.surrogates.budget import BudgetSchedule
 from botorch_dp.models.surrogates.compress import RULES, compress
 from botorch_dp.models.surrogates.padded_dictionary import PaddedDictionary
 from botorch_dp.models.surrogates.pruning import (
@@ -104,7 +105,9 @@ class CompressedSurrogate(GradientSurrogate):
     squared error of a partial derivative, for functions from the prior. It does not
     average out. On a quadratic with second derivatives 1 and with :math:`\kappa = 0.1`,
     the average of the iterates converged 0.03 to 0.05 from the minimum in each
-    coordinate. A symmetric :class:`Stencil` of 2 p points has no such error.
+    coordinate. A :class:`BudgetSchedule` lets the budget fall with the number of
+    updates, so that this bias stays below the noise of the average. A symmetric
+    :class:`Stencil` of 2 p points has no such error.
 
     The surrogate sees no losses: it is a function of the visited points, all of them
     public.
@@ -112,7 +115,8 @@ class CompressedSurrogate(GradientSurrogate):
     Args:
         initial_x: A ``batch_shape x p`` tensor: the first point, for which the
             dictionary is prepared.
-        budget: The budget :math:`\kappa`, in units of the gradient.
+        budget: The budget :math:`\kappa`, in units of the gradient: a number, or a
+            :class:`BudgetSchedule` that gives it for each update.
         rule: ``"trace"`` or ``"literal"``, see the top of this module.
         kernel: A twice differentiable kernel without batch dimensions, its
             hyperparameters fixed. By default RBF with length scale
@@ -138,7 +142,7 @@ class CompressedSurrogate(GradientSurrogate):
         self,
         initial_x: Tensor,
         *,
-        budget: float,
+        budget: float | BudgetSchedule,
         rule: str = "trace",
         kernel: Kernel | None = None,
         noise_variance: float | None = None,
@@ -147,7 +151,9 @@ class CompressedSurrogate(GradientSurrogate):
         seed: int = 0,
     ) -> None:
         super().__init__(initial_x)
-        self.budget = check_positive("budget (kappa)", budget)
+        if not isinstance(budget, BudgetSchedule):
+            budget = check_positive("budget (kappa)", budget)
+        self.budget = budget
         self.rule = check_choice("rule", rule, RULES)
         self.num_projections = check_count("num_projections", num_projections)
         self.seed = check_count("seed", seed, minimum=0)
@@ -184,6 +190,13 @@ class CompressedSurrogate(GradientSurrogate):
         return self._dictionary.num_points.reshape(self._shape[:-1])
 
     @property
+    def current_budget(self) -> float:
+        """The budget of the next update."""
+        if isinstance(self.budget, BudgetSchedule):
+            return self.budget(self._num_updates + 1)
+        return self.budget
+
+    @property
     def covariance(self) -> Tensor:
         """The ``batch_shape x p x p`` posterior covariance of the gradient at x."""
         return self._shaped(self._posterior.covariance)
@@ -204,7 +217,9 @@ class CompressedSurrogate(GradientSurrogate):
         """Return the public parameters, as plain values."""
         return {
             "rule": self.rule,
-            "budget": self.budget,
+            "budget": self.budget.settings()
+            if isinstance(self.budget, BudgetSchedule)
+            else self.budget,
             "kernel": describe_kernel(self._dictionary.kernel),
             "noise_variance": self._dictionary.noise_variance,
             "bounds": None if self._bounds is None else self._bounds.tolist(),
@@ -284,7 +299,7 @@ class CompressedSurrogate(GradientSurrogate):
             x,
             reference=part.gradient(x).covariance,
             directions=self._directions,
-            limit=self.budget,
+            limit=self.current_budget,
         )
 
     def _finish(self, x: Tensor, posterior: GradientWeights | None = None) -> None:
@@ -295,7 +310,7 @@ class CompressedSurrogate(GradientSurrogate):
     @property
     def _limit(self) -> float:
         """The largest trace that the budget allows."""
-        return self.dim * self.budget**2
+        return self.dim * self.current_budget**2
 
     def _is_filled(self, dictionary: PaddedDictionary) -> Tensor:
         return dictionary.num_points > self.dim

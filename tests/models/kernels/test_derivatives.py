@@ -184,3 +184,32 @@ class TestRefusals:
                 kernel_cross_hessian(bad, *args)
         with pytest.raises(InvalidArgumentError, match=r"^X must be"):
             prior_gradient_covariance(ard, X[0])
+
+
+class TestCategories:
+    """They are refused unless asked for, and their derivatives are zero."""
+
+    @pytest.mark.default_device
+    def test_of_a_product(self, generator, double):
+        X = torch.rand(2, 4, 3, generator=generator, **double)
+        X[..., 2] = torch.tensor([0.0, 1.0, 1.0, 2.0], **double)
+        with DEVICE:
+            smooth = gk.RBFKernel(active_dims=[0, 1]).double()
+            categories = CategoricalKernel(
+                active_dims=[2], batch_shape=torch.Size([2])
+            ).double()
+        kernel = smooth * categories
+        with pytest.raises(UnsupportedKernelError, match="categories"):
+            kernel_gradient(kernel, X, X)
+        factor = kernel_value(categories, X, X)
+        assert torch.allclose(factor.diagonal(dim1=-2, dim2=-1), X.new_ones(()))
+        found = kernel_gradient(kernel, X, X, categories=True)
+        expected = kernel_gradient(smooth, X, X) * factor.unsqueeze(-1)
+        assert torch.allclose(found, expected)
+        found = kernel_cross_hessian(kernel, X, X, categories=True)
+        expected = kernel_cross_hessian(smooth, X, X) * factor[..., None, None]
+        assert torch.allclose(found, expected)
+        for at in (X, X[0]):  # the kernel alone has a batch
+            found = prior_gradient_covariance(kernel, at, categories=True)
+            expected = prior_gradient_covariance(smooth, at)
+            assert torch.allclose(found, expected.expand_as(found))

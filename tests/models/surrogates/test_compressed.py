@@ -160,7 +160,8 @@ class TestTraceRule:
                     ours = getattr(batched, name)[i]
                     ours = ours[:n] if name == "points" else ours[:, :n]
                     theirs = getattr(surrogate, name)
-                    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+                    # Rounding, which differs by processor, grows with K's condition.
+                    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
     def test_a_jump_far_away_leaves_no_old_point(self, double):
         x = torch.zeros(2, 3, **double)

@@ -1,4 +1,4 @@
-"""The posterior of a process's gradient, as a BoTorch posterior."""
+"""Posteriors of a gradient, as BoTorch posteriors: a Gaussian, and a mixture."""
 
 import torch
 from botorch.posteriors.posterior import Posterior
@@ -77,3 +77,32 @@ class GradientPosterior(Posterior):
         del sample_shape  # given by the base samples
         root = psd_safe_cholesky(self._covariance)
         return self._mean + (root @ base_samples.unsqueeze(-1)).squeeze(-1)
+
+
+class GradientMixturePosterior(GradientPosterior):
+    """A mixture of Gaussians over the gradient, one for each member of an ensemble.
+
+    ``mean`` and ``covariance`` are those of the members, with the members in the third
+    dimension from the right of the mean: ``batch_shape x members x q x d``.
+
+    Args:
+        mean: A ``batch_shape x members x q x d`` tensor.
+        covariance: A ``batch_shape x members x q x d x d`` tensor.
+    """
+
+    @property
+    def mixture_mean(self) -> Tensor:
+        """The ``batch_shape x q x d`` means of the mixtures."""
+        return self._mean.mean(dim=-3)
+
+    @property
+    def mixture_covariance(self) -> Tensor:
+        """The ``batch_shape x q x d x d`` covariances of the mixtures."""
+        centered = self._mean - self._mean.mean(dim=-3, keepdim=True)
+        between = centered.unsqueeze(-1) * centered.unsqueeze(-2)
+        return (self._covariance + between).mean(dim=-4)
+
+    @property
+    def mixture_variance(self) -> Tensor:
+        """The ``batch_shape x q x d`` variances of the partial derivatives."""
+        return self.mixture_covariance.diagonal(dim1=-2, dim2=-1)
