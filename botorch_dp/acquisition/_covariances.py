@@ -81,7 +81,9 @@ class _KernelCovariances:
     def __init__(self, known: PlainPoints, Z: Tensor) -> None:
         self._known, self._Z = known, Z
         with_inputs = kernel_value(known.kernel, Z, known.inputs)  # b x q x n
-        gradient = kernel_gradient(known.kernel, known.centers, Z)  # b x p x q x d
+        gradient = kernel_gradient(
+            known.kernel, known.centers, Z, categories=True
+        )  # b x p x q x d
         gradient = gradient.transpose(-2, -3).flatten(-2)
         self.with_known = torch.cat([with_inputs, gradient], dim=-1).flatten(0, 1)
         self.among_candidates = kernel_value(known.kernel, Z, Z)
@@ -89,12 +91,12 @@ class _KernelCovariances:
     def pull_back(self, weights: Tensor, M: Tensor) -> Tensor:
         kernel, inputs, Z = self._known.kernel, self._known.inputs, self._Z
         T, G = weights.unflatten(0, Z.shape[:2]).tensor_split([len(inputs)], dim=-1)
-        hessian = kernel_cross_hessian(kernel, self._known.centers, Z)
+        hessian = kernel_cross_hessian(kernel, self._known.centers, Z, categories=True)
         G = G.unflatten(-1, (-1, Z.shape[-1])).transpose(-2, -3)  # b x p x q x d
         gradient = (G.unsqueeze(-2) @ hessian).squeeze(-2).sum(dim=-3)
-        dk_inputs = kernel_gradient(kernel, Z, inputs)  # b x q x n x d
+        dk_inputs = kernel_gradient(kernel, Z, inputs, categories=True)  # b x q x n x d
         gradient += (T.unsqueeze(-2) @ dk_inputs).squeeze(-2)
-        dk_candidates = kernel_gradient(kernel, Z, Z)
+        dk_candidates = kernel_gradient(kernel, Z, Z, categories=True)
         gradient -= (M.unsqueeze(-2) @ dk_candidates).squeeze(-2)
         return gradient.flatten(0, 1)
 

@@ -20,8 +20,9 @@ the most points.
 * b = 2 d: a pair in every direction. More points repeat pairs.
 
 With history, the directions are the leading eigenvectors of the posterior covariance of
-the gradient. Points outside the box are reflected through x or moved to its boundary,
-whichever leaves the smaller trace.
+the gradient, and a few steps of L-BFGS start from the best of some radii. Points
+outside the box are reflected through x or moved to its boundary, whichever leaves the
+smaller trace.
 
 References:
     .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
@@ -30,9 +31,9 @@ References:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -40,6 +41,11 @@ from torch import Tensor
 
 from botorch_dp._deprecated import renamed_argument
 from botorch_dp._validation import check_box, check_count, check_inside, check_positive
+from botorch_dp.acquisition._refinement import (
+    groups_of_scales,
+    is_history,
+    refine,
+)
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
 from botorch_dp.models.gradient_gp import GradientGP
@@ -62,13 +68,18 @@ class Design:
 @renamed_argument("X_at", "X_center")
 @torch.no_grad()
 def optimal_design(
-    model: GradientGP, X_center: Tensor, batch_size: int, bounds: Tensor | None = None
+    model: GradientGP,
+    X_center: Tensor,
+    batch_size: int,
+    bounds: Tensor | None = None,
+    *,
+    max_evaluations: int | None = None,
 ) -> Design:
     """Return the points that are most informative about the gradient at ``X_center``.
 
-    The design is optimal without history. With history it is close to optimal, and a
-    good start for ``optimize_acqf`` (as ``batch_initial_conditions``). It takes about a
-    millisecond, compared with seconds for an optimizer.
+    The design is optimal without history. With history, a few steps of L-BFGS refine
+    it. It takes milliseconds, compared with seconds for ``optimize_acqf``, for which it
+    is a good start (as ``batch_initial_conditions``).
 
     Args:
         model: A :class:`GradientGP` with a radial kernel (RBF, Matern-5/2, rational
@@ -76,6 +87,9 @@ def optimal_design(
         X_center: The point, ``d`` or ``1 x d``.
         batch_size: The number b of points.
         bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
+        max_evaluations: How often a search that refines the design may evaluate the
+            trace; 0 for the design in closed form. By default as often as fits into
+            about twice the time of the design.
 
     Raises:
         UnsupportedKernelError: If the kernel is not radial.
@@ -88,6 +102,8 @@ def optimal_design(
         torch.Size([4, 3])
     """
     check_count("batch_size", batch_size)
+    if max_evaluations is not None:
+        check_count("max_evaluations", max_evaluations, minimum=0)
     acqf = GradientInformation(model, X_center)
     if len(acqf.X_center) != 1:
         raise InvalidArgumentError(
@@ -109,12 +125,24 @@ def optimal_design(
         )
     noise = float(model.noise_variance / radial.outputscale)
     directions = leading_directions(acqf.prior_covariance[0], radial)
-    choices = torch.stack(
-        design_choices(radial, directions, X_center, batch_size, noise, bounds)
+
+    choices = partial(
+        design_choices, radial, directions, X_center, batch_size, noise, bounds
     )
-    traces = acqf.trace(choices)
+    designs = choices()
+    seen = (model.train_inputs[0] - X_center) * radial.inverse_lengthscale
+    if max_evaluations != 0 and is_history(seen, radial):
+        refined = refine(
+            acqf._geometry,
+            X_center,
+            [choices(scales) for scales in groups_of_scales(len(X_center))],
+            bounds,
+            max_evaluations=max_evaluations,
+        )
+        designs = torch.cat([designs, refined.unsqueeze(0)])
+    traces = acqf.trace(designs)
     best = int(traces.argmin())
-    return Design(choices[best], traces[best])
+    return Design(designs[best], traces[best])
 
 
 def design_choices(
@@ -124,8 +152,9 @@ def design_choices(
     batch_size: int,
     noise: float,
     bounds: Tensor | None,
-) -> list[Tensor]:
-    """Return designs of ``b x d`` points, of which the smallest trace is to be chosen.
+    scales: Sequence[float] = (1.0,),
+) -> Tensor:
+    """Return designs, ``k x b x d``, of which the smallest trace is to be chosen.
 
     Args:
         radial: The kernel.
@@ -134,6 +163,7 @@ def design_choices(
         batch_size: The number b of points.
         noise: The variance of the observations' noise over the output scale.
         bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
+        scales: Radii over the best one without history.
     """
     d = len(X_center)
     # Points beyond 2 d repeat the pairs, which divides the noise.
@@ -148,7 +178,9 @@ def design_choices(
         first += m
     offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
     offsets = offsets / radial.inverse_lengthscale
-    return _within(X_center, offsets, bounds)
+    return torch.stack(
+        [way for s in scales for way in _within(X_center, s * offsets, bounds)]
+    )
 
 
 @torch.no_grad()

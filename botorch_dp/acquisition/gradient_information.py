@@ -24,23 +24,22 @@ from typing import Self
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.exceptions.errors import UnsupportedError
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models import ModelListGP
 from botorch.utils.transforms import (
     concatenate_pending_points,
     t_batch_mode_transform,
 )
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_dp._deprecated import renamed_argument, renamed_attribute
-from botorch_dp.acquisition._covariances import (
-    KnownPoints,
-    PlainPoints,
-    WhitenedPoints,
-)
+from botorch_dp.acquisition._members import Members, members_of, output_weights
 from botorch_dp.acquisition._trace import Geometry, MinusTrace
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models.gradient_gp import GradientGP
-from botorch_dp.models.kernels.radial import radial_kernel
+from botorch_dp.models.gradients import check_points, gradient_posterior
+from botorch_dp.models.kernels.radial import RadialKernel
+from botorch_dp.models.latent_gp import check_exact
 
 
 class GradientInformation(AcquisitionFunction):
@@ -50,20 +49,27 @@ class GradientInformation(AcquisitionFunction):
     jointly. Create a new one when the model has changed.
 
     Args:
-        model: A :class:`GradientGP` without batch dimensions.
+        model: Any exact model that :func:`~botorch_dp.models.gradient_posterior`
+            supports. The value is the mean over batch dimensions, fantasies and members
+            of an ensemble, and the sum over outputs.
         X_center: The point whose gradient is wanted, ``d`` or ``1 x d``. With several
             points, ``p x d``, the value is the sum of their traces.
         X_pending: Points under evaluation, ``m x d``.
+        posterior_transform: A ``ScalarizedPosteriorTransform``: the gradient that
+            counts is then that of the weighted sum of the outputs.
 
     Attributes:
-        prior_covariance: The ``p x d x d`` covariances of the gradients at ``X_center``
-            given the model, before any candidate is observed.
-        radial: The kernel in radial form, or None if it has none.
+        prior_covariance: The covariances of the gradients at ``X_center`` given the
+            model, before any candidate is observed: ``p x d x d``, with the batch
+            dimensions of :func:`~botorch_dp.models.gradient_posterior` in front.
+        radial: The kernel in radial form in the units of the outcome, or None if it
+            has none, or if there are several kernels.
 
     Example:
+        >>> from botorch.models import SingleTaskGP
         >>> from botorch.optim import optimize_acqf
         >>> X = torch.rand(20, 2, dtype=torch.float64)
-        >>> model = GradientGP(X, X.square().sum(dim=-1, keepdim=True))
+        >>> model = SingleTaskGP(X, X.square().sum(dim=-1, keepdim=True))
         >>> acqf = GradientInformation(model, X_center=torch.full((2,), 0.5).double())
         >>> bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> candidates, value = optimize_acqf(
@@ -77,22 +83,20 @@ class GradientInformation(AcquisitionFunction):
 
     @renamed_argument("X_at", "X_center")
     def __init__(
-        self, model: GradientGP, X_center: Tensor, X_pending: Tensor | None = None
+        self,
+        model: ExactGP | ModelListGP,
+        X_center: Tensor,
+        X_pending: Tensor | None = None,
+        posterior_transform: PosteriorTransform | None = None,
     ) -> None:
-        if not isinstance(model, GradientGP):
-            raise InvalidArgumentError(
-                "model must be a GradientGP, got "
-                f"{type(model).__name__}; GradientGP.from_model takes a SingleTaskGP."
-            )
-        if model.batch_shape:
-            raise UnsupportedError(
-                "GradientInformation does not support batched models, got batch_shape "
-                f"{tuple(model.batch_shape)}."
-            )
+        models = model.models if isinstance(model, ModelListGP) else [model]
+        for part in models:
+            check_exact(part)
         super().__init__(model=model)
+        self._weights = output_weights(model, posterior_transform)
         if isinstance(X_center, Tensor) and X_center.dim() == 1:
             X_center = X_center.unsqueeze(0)
-        model.check_points("X_center", X_center)
+        check_points("X_center", X_center, models[0])
         if X_center.dim() != 2:
             raise InvalidArgumentError(
                 f"X_center must be d or p x d, got shape {tuple(X_center.shape)}."
@@ -104,33 +108,22 @@ class GradientInformation(AcquisitionFunction):
     @torch.no_grad()
     def _prepare(self) -> None:
         """Compute what does not depend on the candidates."""
-        model, X_center = self.model, self.X_center
-        root, _ = model.geometry()  # puts the model into evaluation mode
-        at, inputs = model.transform_inputs(X_center), model.train_inputs[0].detach()
-        # The chain rule: gradients count in the original coordinates.
-        weight = torch.ones_like(at)
-        self._transforms = getattr(model, "input_transform", None) is not None
-        if self._transforms:
-            weight = weight / model.input_transform.coefficient
-        _, half, covariance = model.gradient_covariance(at, root)  # p x n x d
-        covariance = covariance * weight.unsqueeze(-1) * weight.unsqueeze(-2)
-        self.register_buffer("prior_covariance", covariance)
-        self.radial = radial = radial_kernel(model.covar_module, inputs)
-        known: KnownPoints
-        if radial is None:
-            scale, inverse = root.new_ones(()), torch.ones_like(at[0])
-            known = PlainPoints(model.covar_module, inputs, at)
-        else:
-            scale, inverse = radial.outputscale, radial.inverse_lengthscale
-            known = WhitenedPoints(radial, inputs, at)
-        self._geometry = Geometry(
-            known=known,
-            root=_joint_root(root / scale.sqrt(), half / (inverse * scale.sqrt())),
-            noise=model.noise_variance.detach().squeeze() / scale,
-            weights=(weight * inverse).square().flatten() * scale,
-            trace=covariance.diagonal(dim1=-2, dim2=-1).sum(),
-            scale=inverse,
+        X_center = self.X_center
+        self._all_members: list[Members] = members_of(
+            self.model, X_center, self._weights
         )
+        self.register_buffer(
+            "prior_covariance", gradient_posterior(self.model, X_center).covariance
+        )
+        first = self._all_members[0]
+        alone = len(self._all_members) == 1 and len(first.geometries) == 1
+        self.radial: RadialKernel | None = first.radial if alone else None
+
+    @property
+    def _geometry(self) -> Geometry:
+        """The geometry of a model that is a single process."""
+        ((_, geometry),) = self._all_members[0].geometries
+        return geometry
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -155,25 +148,14 @@ class GradientInformation(AcquisitionFunction):
             or X.dtype != like.dtype
             or X.device != like.device
         ):
-            self.model.check_points("X", X)  # says what is wrong
-        if self._transforms:
-            X = self.model.transform_inputs(X)
-        return MinusTrace.apply(X, self._geometry)
+            check_points("X", X, self._all_members[0].model)  # says what is wrong
+        values = [
+            MinusTrace.apply(Z, geometry)
+            for members in self._all_members
+            for Z, geometry in members.at(X)
+        ]
+        return values[0] if len(values) == 1 else torch.stack(values).sum(dim=0)
 
     def trace(self, X: Tensor) -> Tensor:
         """Return the trace itself, which is minus the acquisition value."""
         return -self(X)
-
-
-def _joint_root(root: Tensor, half: Tensor) -> Tensor:
-    """Return [[L, 0], [U, I]], which eliminates D from values and gradients at once.
-
-    Args:
-        root: L, ``n x n``.
-        half: U^T for each centre, ``p x n x d``.
-    """
-    n, half = len(root), half.transpose(0, 1).flatten(1)  # n x p d
-    joint = torch.eye(sum(half.shape), dtype=root.dtype, device=root.device)
-    joint[:n, :n] = root
-    joint[n:, :n] = half.mT
-    return joint

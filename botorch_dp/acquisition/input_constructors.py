@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from botorch.acquisition.input_constructors import acqf_input_constructor
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
@@ -10,6 +11,7 @@ from torch import Tensor
 from botorch_dp._deprecated import warn_deprecated
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.acquisition.private_ucb import PrivateUpperConfidenceBound
+from botorch_dp.exceptions import InvalidArgumentError
 
 
 @acqf_input_constructor(GradientInformation)
@@ -17,6 +19,8 @@ def construct_inputs_gradient_information(
     model: Model,
     X_center: Tensor | None = None,
     X_pending: Tensor | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    X_baseline: Tensor | None = None,
     *,
     X_at: Tensor | None = None,
     **_: Any,
@@ -24,16 +28,39 @@ def construct_inputs_gradient_information(
     """Return the arguments of :class:`GradientInformation`.
 
     Args:
-        model: A :class:`GradientGP`.
-        X_center: The point whose gradient is wanted.
+        model: Any exact model with independent outputs.
+        X_center: The point whose gradient is wanted. By default the one among
+            ``X_baseline`` with the highest posterior mean.
         X_pending: Points under evaluation.
+        posterior_transform: Combines several outputs into one.
+        X_baseline: The points observed so far, which Ax passes.
         X_at: The deprecated name of ``X_center``.
     """
     # Not @renamed_argument: BoTorch reads the names of arguments from the signature.
     if X_at is not None:
         warn_deprecated("X_at=", "X_center=")
         X_center = X_at
-    return {"model": model, "X_center": X_center, "X_pending": X_pending}
+    if X_center is None and X_baseline is not None:
+        X_center = _incumbent(model, X_baseline, posterior_transform)
+    return {
+        "model": model,
+        "X_center": X_center,
+        "X_pending": X_pending,
+        "posterior_transform": posterior_transform,
+    }
+
+
+@torch.no_grad()
+def _incumbent(model: Model, X: Tensor, transform: PosteriorTransform | None) -> Tensor:
+    """Return the point with the highest posterior mean."""
+    posterior = model.posterior(X, posterior_transform=transform)
+    mean: Tensor = getattr(posterior, "mixture_mean", posterior.mean)
+    if mean.shape != (len(X), 1):
+        raise InvalidArgumentError(
+            "X_center must be given if the model has several outputs and no "
+            f"posterior_transform: posterior means have shape {tuple(mean.shape)}."
+        )
+    return X[mean.argmax()]
 
 
 @acqf_input_constructor(PrivateUpperConfidenceBound)

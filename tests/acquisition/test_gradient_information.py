@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
+from botorch.models.transforms.input import AffineInputTransform
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import (
     MaternKernel,
@@ -17,8 +22,18 @@ from gpytorch.kernels import (
 
 from botorch_dp.acquisition import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models import GradientGP
+from botorch_dp.models import (
+    GradientGP,
+    kernel_gradient,
+    kernel_value,
+    prior_gradient_covariance,
+)
+from botorch_dp.models.chain_rules import outcome_scale
+from botorch_dp.models.gradients import transformed
+from botorch_dp.models.latent_gp import latent_gp
 from tests.devices import DEVICE
+from tests.models import model_matrix
+from tests.models.model_matrix import CASES, center, deep, mixed
 
 
 def make_kernel(name, d=3):
@@ -182,6 +197,83 @@ class TestValue:
             assert torch.allclose(values.double(), expected, rtol=1e-3)
 
 
+@pytest.mark.default_device
+class TestEveryModel:
+    """Against a model that is really conditioned on the candidates."""
+
+    @pytest.mark.parametrize(
+        ("make", "transform", "batch", "outputs"),
+        [case for case in CASES if "plain" not in case.id],
+    )
+    def test_value(self, make, transform, batch, outputs):
+        model = model_matrix.make_model(make, transform, batch, outputs)
+        X_center, Z = center(make, 1), center(make, 2, seed=7)
+        value = GradientInformation(model, X_center)(Z.unsqueeze(0))
+        copied = GradientGP.from_model(model) if make is not deep else model
+        parts = copied.models if isinstance(copied, ModelListGP) else [copied]
+        expected = -sum(trace_after(part, X_center, Z) for part in parts)
+        assert torch.allclose(value, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("name", ["warp", "warped_saas", "mixed-n", "deep"])
+    def test_finite_differences(self, name):
+        case = next(case for case in CASES if name in case.id)
+        model, make = model_matrix.make_model(*case.values), case.values[0]
+        if make is mixed:
+            pytest.skip("categories have no derivative")
+        Z = center(make, 2, 2, seed=7).requires_grad_()
+        acqf = GradientInformation(model, center(make, 1))
+        assert torch.autograd.gradcheck(acqf, (Z,), atol=1e-5, rtol=1e-3)
+
+    def test_weights_of_outputs(self):
+        case = next(case for case in CASES if "list_with" in case.id)
+        model = model_matrix.make_model(*case.values)
+        x, Z = center(None, 1), center(None, 3, 2, seed=7)
+        with DEVICE:
+            weights = torch.tensor([2.0, 0.0, -1.0]).double()
+            transform = ScalarizedPosteriorTransform(weights)
+        found = GradientInformation(model, x, posterior_transform=transform)(Z)
+        double, last = model.models
+        alone = [
+            GradientInformation(GradientGP.from_model(part), x)(Z)
+            for part in (double.subset_output([0]), last)
+        ]
+        assert torch.allclose(found, 4 * alone[0] + alone[1])
+
+    def test_fantasies_are_evaluated_once(self):
+        case = next(case for case in CASES if "fantasized-none--1" in case.id)
+        model = model_matrix.make_model(*case.values)
+        assert model.batch_shape == (2,)
+        acqf = GradientInformation(model, center(None, 1))
+        assert len(acqf._all_members[0].geometries) == 1
+
+
+def trace_after(model, X_center, Z):
+    """The trace of a model's gradients after observing Z, whatever the values."""
+    model.eval()
+    inputs, noise = model.train_inputs[0], latent_gp(model).noise
+    ours = type(model) is GradientGP
+    new, jacobian = transformed(model, latent_gp(model), X_center)
+    shape = latent_gp(model).root.shape[:-2]
+    Z, _ = transformed(model, latent_gp(model), Z)
+    every = torch.cat([x.expand(*shape, *x.shape[-2:]) for x in (inputs, Z)], dim=-2)
+    level = noise.mean(dim=-1, keepdim=True).expand(*noise.shape[:-1], Z.shape[-2])
+    S = torch.cat([noise, level], dim=-1)
+    kernel = latent_gp(model).kernel
+    K = kernel_value(kernel, every, every) + S.diag_embed()
+    cross = kernel_gradient(kernel, new, every, categories=True).squeeze(-3)
+    prior = prior_gradient_covariance(kernel, new, categories=True).squeeze(-3)
+    covariance = prior - cross.mT @ torch.linalg.solve(K, cross)
+    if jacobian is not None:
+        J = jacobian.squeeze(-3)
+        covariance = J.mT @ covariance @ J
+    scale = None if ours else outcome_scale(model)
+    if scale is not None:
+        covariance = covariance * scale.square()
+    traces = covariance.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    outputs = getattr(model, "num_outputs", 1)
+    return traces.detach().sum() / (traces.numel() // outputs)
+
+
 class TestGradient:
     @pytest.mark.parametrize("q", [1, 3])
     @pytest.mark.parametrize("name", RADIAL + OTHERS)
@@ -257,15 +349,31 @@ class TestBoTorch:
 
 class TestBadInput:
     def test_model(self, points):
-        with DEVICE:
-            plain = SingleTaskGP(points(4), points(4)[:, :1])
-        with pytest.raises(InvalidArgumentError, match=r"SingleTaskGP.*from_model"):
-            GradientInformation(plain, points(1))
+        with pytest.raises(InvalidArgumentError, match="model must be an exact"):
+            GradientInformation(torch.nn.Identity(), points(1))
 
-    def test_batched_model(self, points):
-        model = GradientGP(points(2, 5), points(2, 5)[..., :1])
-        with pytest.raises(UnsupportedError, match="batched"):
+    @pytest.mark.default_device
+    def test_transforms_that_mix_coordinates(self, points):
+        class Mix(AffineInputTransform):
+            def _transform(self, X):
+                return X @ X.new_ones(3, 3).triu()
+
+        X = points(8)
+        with DEVICE:
+            mix = Mix(3, coefficient=torch.ones(3), offset=torch.zeros(3))
+            model = SingleTaskGP(X, X[:, :1], input_transform=mix)
+        with pytest.raises(UnsupportedError, match="Mix mixes coordinates"):
             GradientInformation(model, points(1))
+
+    def test_posterior_transform(self, points):
+        model = make_model(points(4))
+        with DEVICE:
+            weights = ScalarizedPosteriorTransform(torch.ones(2).double())
+            expectation = ExpectationPosteriorTransform(n_w=2)
+        with pytest.raises(UnsupportedError, match="2 weights, but the model has 1"):
+            GradientInformation(model, points(1), posterior_transform=weights)
+        with pytest.raises(UnsupportedError, match="must be a Scalarized"):
+            GradientInformation(model, points(1), posterior_transform=expectation)
 
     @pytest.mark.parametrize(
         ("change", "match"),

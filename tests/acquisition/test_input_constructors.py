@@ -3,9 +3,11 @@
 import pytest
 import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 
 from botorch_dp.acquisition import GradientInformation, PrivateUpperConfidenceBound
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP
 
 SETTING = {"step": 4, "num_candidates": 200, "delta": 0.1}
@@ -37,6 +39,24 @@ class TestGradientInformation:
         )
         expected = GradientInformation(model, x, pending)
         assert torch.equal(GradientInformation(**arguments)(Z), expected(Z))
+
+    def test_the_centre_is_the_best_point_by_default(self, construct, points):
+        X = points(8)
+        values = X.sum(dim=-1, keepdim=True)
+        model = GradientGP(X, torch.cat([values, -values], dim=-1), noise_variance=1e-6)
+        for weight, best in ((1.0, values.argmax()), (-1.0, values.argmin())):
+            with X.device:
+                weights = torch.tensor([weight, 0.0], dtype=X.dtype)
+                transform = ScalarizedPosteriorTransform(weights)
+            arguments = construct(
+                model=model, X_baseline=X, posterior_transform=transform
+            )
+            assert torch.equal(arguments["X_center"], X[best])
+            acqf = GradientInformation(**arguments)
+            one = GradientGP(X, values, noise_variance=1e-6)
+            assert torch.allclose(acqf(X[:2]), GradientInformation(one, X[best])(X[:2]))
+        with pytest.raises(InvalidArgumentError, match="X_center must be given"):
+            construct(model=model, X_baseline=X)
 
     def test_the_earlier_name_of_the_centre_warns(self, construct, model, points):
         x = points(1)

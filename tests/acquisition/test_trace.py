@@ -41,8 +41,11 @@ def make_acqf(X, X_center, name="rbf", noise_variance=1e-3):
 def on_tensors(acqf):
     """The same acquisition function without arrays, as on any other device."""
     twin = copy.copy(acqf)
-    twin._geometry = copy.copy(acqf._geometry)
-    twin._geometry.most_in_arrays = 0
+    geometry = copy.copy(acqf._geometry)
+    geometry.most_in_arrays = 0
+    members = copy.copy(acqf._all_members[0])
+    members.geometries = [((), geometry)]
+    twin._all_members = [members]
     return twin
 
 
