@@ -22,7 +22,7 @@ from botorch_dp.optimizers.core.private_values import Losses, checked_chunks
 from botorch_dp.privacy import Certificate
 
 
-class _BestOfMeans(Optimizer):
+class BestOfMeans(Optimizer):
     """Keeps the exact mean loss of every point: not private.
 
     Args:
@@ -80,13 +80,13 @@ class _BestOfMeans(Optimizer):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self._points = state["points"].to(self.bounds)
-        self._means = state["means"].to(self.bounds)
+        self._points = state["points"].to(self._points)
+        self._means = state["means"].to(self._means)
         if self._generator is not None and state["generator"] is not None:
             self._generator.set_state(state["generator"].cpu())
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        X = self.search_box.from_search(points)
+        X = self._points_of(points)
         chunks = checked_chunks(losses, X, self.num_records, len(points), self.noun)
         total = torch.stack([chunk.sum(dim=0) for chunk in chunks]).sum(dim=0)
         self._points = torch.cat([self._points, points])
@@ -94,7 +94,7 @@ class _BestOfMeans(Optimizer):
         best = self._points[self._means.nan_to_num(torch.inf).argmin()]
         return Step(
             number=len(self._history) + 1,
-            x=self.search_box.from_search(best),
+            x=self._points_of(best),
             num_evaluations=len(self._points),
         )
 
@@ -110,7 +110,7 @@ class _BestOfMeans(Optimizer):
         return low + (high - low) * uniform
 
 
-class RandomSearch(_BestOfMeans):
+class RandomSearch(BestOfMeans):
     """Evaluates random points and keeps the best: not private."""
 
     name = "random search"
@@ -119,7 +119,7 @@ class RandomSearch(_BestOfMeans):
         return self._random_points()
 
 
-class GPUCB(_BestOfMeans):
+class GPUCB(BestOfMeans):
     """BoTorch's upper confidence bound [Srinivas2010gpucb]_: not private.
 
     Args:

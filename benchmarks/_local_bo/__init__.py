@@ -1,0 +1,1 @@
+"""The parts of :mod:`benchmarks.local_bo`: tasks, rivals, methods and tables."""

@@ -1,0 +1,1 @@
+"""Local Bayesian optimization without privacy, with fitted hyperparameters."""
