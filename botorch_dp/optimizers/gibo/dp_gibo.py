@@ -36,7 +36,7 @@ from botorch_dp.optimizers.gibo.gradient_descent import (
     PrivateGradientDescent,
 )
 from botorch_dp.optimizers.gibo.planning import GIBOPlan, plan
-from botorch_dp.optimizers.gibo.updates import Update
+from botorch_dp.optimizers.gibo.updates import ADAGRADS, Update
 from botorch_dp.privacy import Guarantee, Ledger, SecureNoise
 from botorch_dp.privacy.budget import check_gaussian
 
@@ -110,7 +110,8 @@ class GradientInformationDescent(GradientDescent):
         """Yield G = L W^T, the private gradients of consecutive records."""
         X, width = self._points_of(points), len(points)
         chunks = checked_chunks(losses, X, self.num_records, width, self.noun)
-        known_weights, told_weights = self._weights.tensor_split([-width], dim=-1)
+        num_known = self._weights.shape[-1] - width
+        known_weights, told_weights = self._weights.tensor_split([num_known], dim=-1)
         for known, told in self._losses.blocks(self._known_rows, chunks):
             # As W L^T: BLAS is several times faster with long rows than with long
             # columns, and so is the clipping.
@@ -227,7 +228,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             paper's choice.
         transform: ``"linear"``, ``"log"`` or ``"identity"``, for all or for each
             dimension.
-        update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
+        update: ``"adagrad"``, ``"sparse-adagrad"``, ``"sgd"`` or a torch.optim class.
         step_size: Its learning rate, in search coordinates.
         initial_accumulator: The value at which AdaGrad's sums of squares start; 0 if it
             is not planned.
@@ -241,15 +242,21 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             kept: the points of the window are asked for again, and ``window=0`` asks
             for new points only.
         tolerance: Algorithm 2: each step evaluates the fewest points, at most 2 d, that
-            bring the trace of the gradient's covariance below this value. Near a wall
-            of the box 2 d points may not suffice, as the trace in ``history`` shows.
-            Excludes ``batch_size``.
+            bring the trace of the gradient's covariance below this value. There are
+            none if what is known suffices: ``ask`` then returns a ``0 x d`` tensor and
+            ``tell`` takes an ``n x 0`` one. Such a step costs the same privacy, since
+            it releases a gradient of losses that were told before. Near a wall of the
+            box 2 d points may not suffice, as the trace in ``history`` shows. Excludes
+            ``batch_size``.
         search: How to choose the points: ``"design"`` in closed form (the default for
-            radial kernels), ``"polish"`` it with ``optimize_acqf``, or ``"optimize"``
-            from random starts (the default for other kernels).
+            radial kernels), ``"refine"`` it with a few steps of L-BFGS that use earlier
+            points, ``"polish"`` it with ``optimize_acqf``, or ``"optimize"`` from
+            random starts (the default for other kernels).
         adjacency: The neighbours for which the guarantee holds: ``"replace_one"``, or
             ``"zero_out"``, where one record contributes nothing and the noise is half
             as large; see :class:`PrivateGradientDescent`.
+        unit: Who a row of losses belongs to, and is protected: ``"record"``, or
+            ``"person"`` if every row combines all records of one person.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: Seeds the noise, for experiments only.
         secure: Whether to draw exact discrete noise; with ``ApproxDP`` or ``RDP``.
@@ -300,6 +307,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
         tolerance: float | None = None,
         search: str | None = None,
         adjacency: str = "replace_one",
+        unit: str = "record",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
@@ -333,7 +341,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
                 with torch.device("cpu"):
                     kernel = RBFKernel()
                     kernel.lengthscale = planned.length_scale
-            if update == "adagrad":
+            if update in ADAGRADS:
                 step_size = planned.step_size if step_size is None else step_size
                 if initial_accumulator is None:
                     initial_accumulator = planned.initial_accumulator
@@ -352,6 +360,7 @@ class DPGIBO(GradientInformationDescent, PrivateGradientDescent):
             num_directions=num_directions,
             initial_x=initial_x,
             adjacency=adjacency,
+            unit=unit,
             ledger=ledger,
             generator=generator,
             secure=secure,

@@ -6,25 +6,25 @@ gradient at theta. They are known as soon as the points are, before any loss is.
 """
 
 import contextlib
-import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.optim import optimize_acqf
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_dp._validation import check_choice, check_count, check_positive
 from botorch_dp.acquisition import GradientInformation, design_traces
+from botorch_dp.acquisition._refinement import groups_of_scales, refine
 from botorch_dp.acquisition.design import design_choices
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import (
     GradientGP,
-    check_twice_differentiable,
     describe_kernel,
     nearest_points,
     prior_gradient_covariance,
@@ -33,11 +33,11 @@ from botorch_dp.models import (
 from botorch_dp.models.gradient_weights import gradient_weights
 from botorch_dp.models.kernels.radial import RadialKernel
 from botorch_dp.optimizers.core.randomness import kept_generators
+from botorch_dp.optimizers.gibo.arguments import check_variances, fixed_kernel
 from botorch_dp.optimizers.gibo.surrogate import Placement, RadialSurrogate
 
-_DEFAULT_LENGTHSCALE = 0.5  # for the unit cube, from the measured experiments
 DEFAULT_NOISE_VARIANCE = 1e-6
-_SEARCHES = ("design", "polish", "optimize")
+_SEARCHES = ("design", "refine", "polish", "optimize")
 _MEANS = ("constant", "zero")
 # Shares of the prior variance below this are rounding errors.
 _NOTHING = 1e-8
@@ -79,8 +79,8 @@ class GIBOGeometry:
         batch_size: The number of new points a step; d + 1 by default.
         tolerance: The trace that new points have to reach (Algorithm 2); excludes
             ``batch_size``.
-        search: ``"design"``, ``"polish"`` or ``"optimize"``; by default a design in
-            closed form if the kernel has one.
+        search: ``"design"``, ``"refine"``, ``"polish"`` or ``"optimize"``; by default a
+            design in closed form if the kernel has one.
         num_directions: How many coordinates of the gradient a step is to learn; all by
             default. The coordinates take turns in a random order.
     """
@@ -100,8 +100,8 @@ class GIBOGeometry:
         num_directions: int | None = None,
     ) -> None:
         self._box, self.dim = box, box.shape[-1]
-        self.kernel = _check_kernel(kernel, start)
-        self._noise_variances = _check_variances(noise_variance)
+        self.kernel = fixed_kernel(kernel, start)
+        self._noise_variances = check_variances(noise_variance)
         self.mean = check_choice("mean", mean, _MEANS)
         default = 4 * (self.dim + 1) if self.dim < _MANY_DIMS else 0
         self.window = check_count(
@@ -257,9 +257,11 @@ class GIBOGeometry:
         surrogate, batch_size = self._surrogate, self.batch_size
         directions = surrogate.directions()
         if self.tolerance is not None:
-            batch_size = self._smallest_batch(theta, directions, self.tolerance)
-        placed = self._design(surrogate, theta, directions, batch_size, self._box)
-        if self.search == "design":
+            placed = self._fewest_points(theta, directions, self.tolerance)
+            batch_size = len(placed.points)
+        else:
+            placed = self._best_design(theta, directions, batch_size)
+        if self.search != "polish" or not batch_size:
             return placed
         acqf = GradientInformation(self._model(seen, step), theta)
         start = placed.points.unsqueeze(0)
@@ -267,6 +269,51 @@ class GIBOGeometry:
             acqf, batch_size, step, num_restarts=1, batch_initial_conditions=start
         )
         return surrogate.place(torch.stack([placed.points, polished]))
+
+    def _best_design(
+        self,
+        theta: Tensor,
+        directions: Tensor,
+        batch_size: int,
+        target: float | None = None,
+    ) -> Placement:
+        """Return a design in the box, refined if the user wants that.
+
+        Args:
+            theta: The current point, a ``d`` tensor.
+            directions: The directions of the gradient, the least known first.
+            batch_size: The number of points, at least 1.
+            target: A trace that is small enough; then the design is refined, unless it
+                reaches it.
+        """
+        surrogate = self._surrogate
+        placed = self._design(surrogate, theta, directions, batch_size, self._box)
+        trace = surrogate.trace_with(placed)
+        refined = self.search == "refine" if target is None else trace > target
+        if not (refined and surrogate.has_history):
+            return placed
+        choices = partial(
+            design_choices,
+            surrogate.radial,
+            directions,
+            theta,
+            batch_size,
+            surrogate.unit_noise,
+            self._box,
+        )
+        points = refine(
+            surrogate.geometry(),
+            theta,
+            [choices(scales) for scales in groups_of_scales(self.dim)],
+            self._box,
+        )
+        better = surrogate.place(points.unsqueeze(0))
+        # The search ignores what it costs not to know the mean.
+        return (
+            better
+            if surrogate.trace_with(better) < trace
+            else surrogate.place(placed.points.unsqueeze(0))
+        )
 
     @staticmethod
     def _design(
@@ -280,7 +327,7 @@ class GIBOGeometry:
         choices = design_choices(
             surrogate.radial, directions, theta, batch_size, surrogate.unit_noise, box
         )
-        return surrogate.place(torch.stack(choices))
+        return surrogate.place(choices)
 
     def _place_in_some_directions(self, theta: Tensor, step: int) -> Placement:
         """Return a design that varies only the coordinates of this step."""
@@ -355,22 +402,29 @@ class GIBOGeometry:
             torch.manual_seed(seed)
             yield
 
-    def _smallest_batch(
+    def _fewest_points(
         self, theta: Tensor, directions: Tensor, tolerance: float
-    ) -> int:
+    ) -> Placement:
         """Return the fewest points that reach the tolerance (Algorithm 2, line 4).
 
-        It bisects: except for rounding, more points leave less uncertainty.
+        There are none if the earlier points suffice. Otherwise it bisects: except for
+        rounding, more points leave less uncertainty. If 2 d points do not suffice, as
+        may happen near a wall, it returns these.
         """
-        low, high = self._fewest, 2 * self.dim
+        surrogate = self._surrogate
+        if surrogate.trace <= tolerance:
+            return surrogate.place(theta.new_empty(1, 0, self.dim))
+        low = 1 if surrogate.has_history else self._fewest
+        high = 2 * self.dim
+        best = self._best_design(theta, directions, high, tolerance)
         while low < high:
             middle = (low + high) // 2
-            placed = self._design(self._surrogate, theta, directions, middle, self._box)
-            if self._surrogate.trace_with(placed) <= tolerance:
-                high = middle
+            placed = self._best_design(theta, directions, middle, tolerance)
+            if surrogate.trace_with(placed) <= tolerance:
+                high, best = middle, placed
             else:
                 low = middle + 1
-        return low
+        return surrogate.place(best.points.unsqueeze(0))
 
     def _check_tolerance(self, tolerance: float) -> float:
         tolerance = check_positive("tolerance", tolerance)
@@ -387,32 +441,3 @@ class GIBOGeometry:
                 f"unknown with noise_variance={noise:g}, got {tolerance!r}."
             )
         return tolerance
-
-
-def _check_variances(noise_variance: float | Sequence[float]) -> tuple[float, ...]:
-    if not isinstance(noise_variance, Sequence):
-        noise_variance = (noise_variance,)
-    if not noise_variance:
-        raise InvalidArgumentError("noise_variance must not be empty.")
-    return tuple(check_positive("noise_variance", value) for value in noise_variance)
-
-
-def _check_kernel(kernel: Kernel | None, start: Tensor) -> Kernel:
-    """Return a copy of the kernel, fixed, with the dtype and device of the start."""
-    if kernel is None:
-        with start.device:
-            kernel = RBFKernel()
-            kernel.lengthscale = _DEFAULT_LENGTHSCALE
-    check_twice_differentiable(kernel)
-    kernel = copy.deepcopy(kernel).to(start).requires_grad_(False).eval()
-    if kernel.batch_shape:
-        raise InvalidArgumentError(
-            f"kernel must not be batched, got batch_shape {kernel.batch_shape}."
-        )
-    prior = prior_gradient_covariance(kernel, start.unsqueeze(0))
-    if not (prior.diagonal(dim1=-2, dim2=-1) > 0).all():
-        raise InvalidArgumentError(
-            f"kernel must vary in all {len(start)} dimensions, so that there are "
-            f"gradients to learn, got {kernel!r}."
-        )
-    return kernel

@@ -128,7 +128,7 @@ class GradientDescent(Optimizer):
     ) -> Step:
         """Take a step along a released gradient."""
         self._parameter = self._follower.follow(
-            gradient.to(self._parameter), self._box.project
+            gradient.to(self._parameter), self._box.project, self.noise_std
         )
         return Step(
             number=len(self._history) + 1,
@@ -189,6 +189,8 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
         adjacency: The neighbours for which the guarantee holds: ``"replace_one"``, or
             ``"zero_out"``, where one record contributes nothing, to share a ledger with
             training steps of Opacus.
+        unit: Who a row of losses belongs to, and is protected: ``"record"``, or
+            ``"person"`` if every row combines all records of one person.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: Seeds the noise, for experiments only.
         secure: Whether to draw exact discrete noise; with ``ApproxDP`` or ``RDP``.
@@ -209,6 +211,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
         initial_accumulator: float | None = None,
         initial_x: Tensor | None = None,
         adjacency: str = "replace_one",
+        unit: str = "record",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
@@ -226,6 +229,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
             initial_accumulator=initial_accumulator,
             initial_x=initial_x,
             adjacency=check_choice("adjacency", adjacency, tuple(MOVES)),
+            unit=unit,
             ledger=ledger,
             secure=secure,
             **kwargs,
@@ -247,6 +251,7 @@ class PrivateGradientDescent(GradientDescent, PrivateOptimizer):
             adjacency=adjacency,
             generator=generator,
             secure=secure,
+            unit=unit,
         )
         self._noise_device = torch.device(
             "cpu" if generator is None else generator.device

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from botorch_dp.acquisition._covariances import WhitenedPoints
+from botorch_dp.acquisition._refinement import is_history
+from botorch_dp.acquisition._trace import Geometry
 from botorch_dp.acquisition.design import leading_directions
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.cholesky import GrowingFactor
@@ -147,6 +150,29 @@ class RadialSurrogate:
                 self.add(self.place(old.unsqueeze(0)), keys)
         return placed
 
+    def geometry(self) -> Geometry:
+        """Return what the trace after new points needs, for a zero mean."""
+        n, dim = self._points.shape
+        root = torch.eye(n + dim, dtype=self._points.dtype, device=self._points.device)
+        root[:n, :n] = self._factor.dense() / math.sqrt(self._scale)
+        H = self._rows[:, :-1] / (self._inverse * math.sqrt(self._scale))
+        root[n:, :n] = H.mT
+        theta = self._theta.unsqueeze(0)
+        noise = max(self._noise_variance, self._least_noise(n) * self._scale)
+        return Geometry(
+            known=WhitenedPoints(self.radial, self._points, theta),
+            root=root,
+            noise=self._inverse.new_tensor(noise / self._scale),
+            weights=self._inverse.square() * self._scale,
+            trace=self._inverse.new_tensor(self._trace),
+            scale=self._inverse,
+        )
+
+    @property
+    def has_history(self) -> bool:
+        """Whether any point is near enough to tell anything about the gradient."""
+        return is_history(self._whitened, self.radial)
+
     def add(self, placed: Placement, keys: Sequence[int]) -> None:
         """Take new points over, under their keys.
 
@@ -165,6 +191,13 @@ class RadialSurrogate:
     def trace_with(self, placed: Placement) -> float:
         """Return the trace that new points would leave, with the mean as it is."""
         return placed.trace + self._trace_of_mean(torch.cat([self._rows, placed.rows]))
+
+    @property
+    def trace(self) -> float:
+        """The trace of the gradient's covariance, given the points so far."""
+        if self._constant_mean and not self._keys:
+            return math.inf
+        return self._trace + self._trace_of_mean(self._rows)
 
     def weights(self, keys: Sequence[int]) -> tuple[Tensor, float]:
         """Return W, ``d x M``, and the trace of the gradient's covariance.
@@ -198,6 +231,10 @@ class RadialSurrogate:
             self._rows = self._factor.solve(self._gradients(self._whitened))
             self._trace -= float(torch.linalg.vector_norm(self._rows[:, :-1])) ** 2
 
+    def _least_noise(self, num_points: int) -> float:
+        """Return what rounding may take away, in units of the output scale."""
+        return self._rounding * math.sqrt(num_points)
+
     def _whiten(self, points: Tensor) -> Tensor:
         return (points - self._theta) * self._inverse
 
@@ -221,12 +258,12 @@ class RadialSurrogate:
         z = self._whiten(choices)
         block = self._covariance(z, z)  # k x b x b
         # As in KernelDictionary: the noise is at least what rounding may take away.
-        unit = self._rounding * math.sqrt(len(self._keys) + b)
+        unit = self._least_noise(len(self._keys) + b)
         noise = max(self._noise_variance, unit * self._scale)
         block.diagonal(dim1=-2, dim2=-1).fill_(self._scale + noise)
         rows, half = self._gradients(z), block.new_empty(k, 0, b)
         if self._keys:
-            cross = self._covariance(self._whitened, z.reshape(k * b, -1))
+            cross = self._covariance(self._whitened, z.flatten(0, 1))
             half = self._factor.solve(cross).unflatten(-1, (k, b)).movedim(-2, 0)
             block = torch.baddbmm(block, half.mT, half, alpha=-1)
             rows = rows - half.mT @ self._rows

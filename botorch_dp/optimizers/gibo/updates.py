@@ -10,21 +10,26 @@ from torch.optim import SGD, Adagrad, Optimizer
 
 from botorch_dp._validation import check_nonnegative, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.optimizers.gibo.sparse_updates import SparseAdagrad
 
 Update = str | Callable[..., Optimizer]
 
 # In unit-cube coordinates; DP-GIBO's experiments were flat from 0.1 to 0.3 (AdaGrad).
 _UPDATES: dict[str, tuple[Callable[..., Optimizer], float]] = {
     "adagrad": (Adagrad, 0.2),
+    "sparse-adagrad": (SparseAdagrad, 0.2),
     "sgd": (SGD, 0.1),
 }
+#: The rules whose learning rate a plan sets.
+ADAGRADS = ("adagrad", "sparse-adagrad")
 
 
 class UpdateRule:
     """A rule of torch.optim for one point.
 
     Args:
-        update: ``"adagrad"``, ``"sgd"``, or a ``torch.optim`` class.
+        update: ``"adagrad"``, ``"sparse-adagrad"`` (which shrinks coordinates where the
+            releases show only noise), ``"sgd"``, or a ``torch.optim`` class.
         step_size: The learning rate; 0.2 for AdaGrad and 0.1 for SGD by default.
         initial_accumulator: The value at which AdaGrad's sums of squares start. From 0,
             each coordinate of the first step is as long as the learning rate, whatever
@@ -55,7 +60,7 @@ class UpdateRule:
         self.step_size = (
             None if step_size is None else check_positive("step_size", step_size)
         )
-        if initial_accumulator is not None and self.name != "adagrad":
+        if initial_accumulator is not None and self.name not in ADAGRADS:
             raise InvalidArgumentError(
                 "initial_accumulator needs update='adagrad', got "
                 f"{initial_accumulator!r} with {self.name!r}."
@@ -106,9 +111,22 @@ class Follower:
             if state is not None:
                 self._optimizer.load_state_dict(state)
 
-    def follow(self, gradient: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return where a gradient leads, after a projection."""
+    def follow(
+        self,
+        gradient: Tensor,
+        project: Callable[[Tensor], Tensor],
+        noise_std: float = 0.0,
+    ) -> Tensor:
+        """Return where a gradient leads, after a projection.
+
+        Args:
+            gradient: A released gradient, a ``d`` tensor.
+            project: Returns the nearest point of the box.
+            noise_std: The standard deviation of its noise, for rules that use it.
+        """
         self._parameter.grad = gradient
+        if isinstance(self._optimizer, SparseAdagrad):
+            self._optimizer.param_groups[0]["noise_std"] = noise_std
         with _on(gradient.device):
             self._optimizer.step()
         with torch.no_grad():

@@ -62,7 +62,7 @@ class TestWhereToEvaluate:
         problem = Quadratics()
         opt = make(num_steps=30, initial_x=torch.zeros(3, **DOUBLE))
         follower = opt._follower
-        follower.follow = lambda gradient, project: opt._parameter
+        follower.follow = lambda *args: opt._parameter
         for _ in range(29):
             opt.tell(problem(opt.ask()))
         assert len(opt._points.unique(dim=0)) < len(opt._points) - 16
@@ -101,6 +101,111 @@ class TestWhereToEvaluate:
     def test_a_tolerance_below_the_floor(self):
         with pytest.raises(InvalidArgumentError, match="tolerance must be at least"):
             make(tolerance=1e-9)
+
+
+class TestRefinement:
+    def test_leaves_less_than_the_design_and_stays_inside(self):
+        opts = [make(search=search, step_size=0.05) for search in ("design", "refine")]
+        problem = Quadratics()
+        for step in range(4):
+            # Both from the same history and the same point.
+            opts[1]._points, opts[1]._rows = opts[0]._points, [*opts[0]._rows]
+            opts[1]._parameter, opts[1]._pending = opts[0]._parameter, None
+            opts[1].geometry.forget()
+            opts[1]._history = opts[0]._history
+            X = opts[1].ask()
+            assert ((X >= 0) & (X <= 1)).all()
+            opts[0].ask()
+            if step:
+                assert opts[1]._trace < opts[0]._trace
+            else:
+                assert opts[1]._trace == pytest.approx(opts[0]._trace)
+            opts[0].tell(problem(opts[0].ask()))
+
+    def test_weights_and_trace(self):
+        problem, opt = Quadratics(), make(search="refine", noise_variance=1e-4)
+        while not opt.done:
+            theta, X = opt._parameter, opt.ask()
+            expected = gradient_weights(
+                opt.geometry.kernel,
+                theta,
+                torch.cat([opt._points[opt._remembered], X.cpu()]),
+                noise_variance=1e-4,
+                constant_mean=True,
+            )
+            assert torch.allclose(opt._weights.cpu(), expected.weights, atol=1e-5)
+            opt.tell(problem(X))
+            trace = opt.history[-1].trace
+            assert trace == pytest.approx(float(expected.trace), rel=1e-4)
+
+
+class TestNoNewPoints:
+    """Algorithm 2 with b = 0: what is known suffices."""
+
+    @pytest.mark.parametrize("mean", ["constant", "zero"])
+    def test_asks_for_none_and_pays_for_every_step(self, mean):
+        asked = []
+
+        def losses(X):
+            asked.append(len(X))
+            return Quadratics()(X)
+
+        opt = make(tolerance=4.0, mean=mean, num_steps=8, step_size=0.01)
+        opt.run(losses, progress=False)
+        assert 0 < len(asked) < 8
+        assert 0 not in asked
+        assert opt.history[-1].num_evaluations == sum(asked)
+        assert all(step.trace <= 4.0 * (1 + 1e-6) for step in opt.history)
+        # Every step releases a gradient, and costs the same.
+        assert opt.account.num_charged == 8
+
+    def test_the_gradient_is_of_losses_told_before(self):
+        problem = Quadratics(n=50)
+        opt = make(n=50, tolerance=4.0, step_size=0.01, clip_norm=1e6, num_steps=8)
+        while len(X := opt.ask()):
+            opt.tell(problem(X))
+        assert X.shape == (0, 3)
+        known, W = opt._points[opt._remembered], opt._weights
+        expected = problem(known.to(X)) @ W.mT
+        none = problem(known.to(X))[:, :0]
+        seen = torch.cat([*opt._gradients(none, opt._pending)])
+        assert torch.allclose(seen, expected)
+        with pytest.raises(InvalidArgumentError, match="50 x 0"):
+            opt.tell(problem(known.to(X)))
+        charged = opt.account.num_charged
+        opt.tell(none)
+        assert opt.account.num_charged == charged + 1
+
+    def test_losses_in_chunks_are_asked_for_again(self):
+        problem, opt = Quadratics(), make(tolerance=4.0, step_size=0.01, num_steps=3)
+        while not opt.done:
+            X = opt.ask()
+            assert len(X)
+            opt.tell(problem(X).split(64))
+
+    def test_fewest_points_of_those_tried_one_by_one(self):
+        # From the same history, one point less does not reach the tolerance.
+        problem, opt = Quadratics(), make(tolerance=1.0, step_size=0.05, num_steps=6)
+        sizes = []
+        while not opt.done:
+            X = opt.ask()
+            sizes.append(len(X))
+            if len(X) > 2 and opt.history:
+                geometry, theta = opt.geometry, opt._parameter
+                geometry.forget()
+                geometry._surrogate.look(
+                    theta,
+                    opt._remembered,
+                    opt._points,
+                    geometry.noise_variance_at(0),
+                )
+                fewer = geometry._best_design(
+                    theta, geometry._surrogate.directions(), len(X) - 1, 1.0
+                )
+                assert geometry._surrogate.trace_with(fewer) > 1.0
+                geometry.forget()
+            opt.tell(problem(X))
+        assert min(sizes) < max(sizes)
 
 
 class TestSurrogate:
