@@ -5,11 +5,15 @@ from typing import Any
 
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_probability
+from botorch_dp._validation import check_choice, check_count, check_probability
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.candidate_posterior import CandidatePosterior
 from botorch_dp.optimizers.core.private_values import PrivateValues
-from botorch_dp.optimizers.release.peeking import ThompsonPoints, point_of_improvement
+from botorch_dp.optimizers.release.peeking import (
+    ThompsonPoints,
+    point_of_improvement,
+    point_of_upper_bound,
+)
 from botorch_dp.optimizers.release.planning import default_evaluations, spread_out
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.optimizers.release.strategy import ReleasedCandidate, ReleaseStrategy
@@ -36,18 +40,20 @@ from botorch_dp.privacy.budget import (
 _PEEKS, _PEEK_SHARE = 0.3, 0.55
 # The share of the peeks that fill the space before the model chooses.
 _FIRST = 1 / 3
+_ACQUISITIONS = ("ei", "thompson", "ucb")
 
 
 class AdaptiveRelease(ReleaseStrategy):
     """Peeks at some means to learn where losses are low, then picks the best point.
 
     A *peek* releases the mean loss at a point with Gaussian noise. The first peeks fill
-    the space, and the others maximize the expected improvement of a Gaussian process
-    whose noise is known. The remaining points are the best ones of samples from its
-    posterior, and nothing is released about them. In the end,
-    :class:`~botorch_dp.privacy.PermuteAndFlipMechanism` picks one of all evaluated
-    points by their exact means. Every point follows from what was released, so the
-    points are public.
+    the space, and the others maximize an acquisition function of a Gaussian process
+    whose noise is known, by default the expected improvement. Any acquisition function
+    will do, because the process only sees what was released. The remaining points are
+    the best ones of samples from its posterior, and nothing is released about them. In
+    the end, :class:`~botorch_dp.privacy.PermuteAndFlipMechanism` picks one of all
+    evaluated points by their exact means. Every point follows from what was released,
+    so the points are public.
 
     The losses are kept until the pick. A run that resumes from a state, which contains
     no losses, asks for all earlier points once more, together with the next one.
@@ -59,6 +65,7 @@ class AdaptiveRelease(ReleaseStrategy):
         peek_share: The share of the budget for peeks: of epsilon (``ApproxDP`` and
             ``RDP``) or of mu^2 (``GDP``). If the value is released as well, it gets
             half of the budget.
+        acquisition: Where to peek: ``"ei"``, ``"thompson"`` or ``"ucb"``.
     """
 
     outputs = ("point", "both", "value")
@@ -72,8 +79,10 @@ class AdaptiveRelease(ReleaseStrategy):
         *,
         num_peeks: int | None = None,
         peek_share: float = _PEEK_SHARE,
+        acquisition: str = "ei",
     ) -> None:
         super().__init__(problem, account)
+        self._acquisition = check_choice("acquisition", acquisition, _ACQUISITIONS)
         self._values = PrivateValues()
         self._rows: dict[int, int] = {}  # from a candidate to the row of its losses
         if num_peeks is None:
@@ -172,14 +181,19 @@ class AdaptiveRelease(ReleaseStrategy):
             left = [index for index in self._first if index not in self._indices]
             if left:
                 return left[0]
-            if self._peeked:
-                return point_of_improvement(
-                    self._posterior, self._peeked, self._indices
-                )
+            if self._peeked and self._acquisition != "thompson":
+                return self._peek_at()
         if self._thompson is None:
             total, beta = self.problem.num_steps, self.problem.beta
             self._thompson = ThompsonPoints(self._posterior, total, beta)
         return self._thompson.next(self._released, self._indices)
+
+    def _peek_at(self) -> int:
+        """Return the point with the largest value of the acquisition function."""
+        posterior, evaluated = self._posterior, self._indices
+        if self._acquisition == "ucb":
+            return point_of_upper_bound(posterior, self.problem.beta, evaluated)
+        return point_of_improvement(posterior, self._peeked, evaluated)
 
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Keep the losses until the end, and peek at the mean of the last point."""

@@ -62,6 +62,21 @@ def point_of_improvement(
     return int(improvement.argmax())
 
 
+def point_of_upper_bound(
+    posterior: CandidatePosterior, beta: float, evaluated: list[int]
+) -> int:
+    """Return the candidate with the largest upper confidence bound.
+
+    Args:
+        posterior: The posterior of the gains, given what was released.
+        beta: The weight of the variance.
+        evaluated: The indices of all candidates that were evaluated.
+    """
+    bound = posterior.mean + (beta * posterior.variance).sqrt()
+    bound[evaluated] = -math.inf
+    return int(bound.argmax())
+
+
 class ThompsonPoints:
     """Candidates that are the best of a posterior sample.
 

@@ -102,6 +102,8 @@ class PrivateBO(PrivateOptimizer):
         max_evaluations: The largest number of points that a stable release may plan.
         num_candidates: The number of candidates in a box, 10,000 by default.
         transform: The search coordinates, see :class:`SearchBox`.
+        unit: Who a row of losses belongs to, and is protected: ``"record"``, or
+            ``"person"`` if every row combines all records of one person.
         ledger: The ledger to charge; by default one with the guarantee as its cap.
         generator: A seeded generator of the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
@@ -155,6 +157,7 @@ class PrivateBO(PrivateOptimizer):
         max_evaluations: int | None = None,
         num_candidates: int | None = None,
         transform: str | Sequence[str] = "linear",
+        unit: str = "record",
         ledger: Ledger | None = None,
         generator: torch.Generator | None = None,
         secure: bool | SecureNoise = False,
@@ -192,6 +195,7 @@ class PrivateBO(PrivateOptimizer):
             guarantee=guarantee,
             num_steps=num_steps,
             transform=transform,
+            unit=unit,
             ledger=ledger,
             secure=secure,
             condition=kind.condition,
@@ -245,7 +249,7 @@ class PrivateBO(PrivateOptimizer):
             loss_range=self.loss_range,
             guarantee=self.guarantee,
             output=self.output,
-            noise={"generator": generator, "secure": secure},
+            noise={"generator": generator, "secure": secure, "unit": unit},
         )
         self._strategy: ReleaseStrategy
         try:

@@ -1,5 +1,6 @@
 """A release at the end that holds in the worst case, without an assumption on data."""
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -65,7 +66,7 @@ class StableRelease(ReleaseStrategy):
         cls, guarantee: Guarantee, output: str, num_records: int
     ) -> int:
         """Return how many points to evaluate by default."""
-        choice, _ = _split(guarantee, output)
+        choice, _ = split_budget(guarantee, output)
         return default_evaluations(num_records, choice.to_pure().epsilon)
 
     def plan(self) -> list[tuple[PrivacyEvent, int]]:
@@ -106,6 +107,11 @@ class StableRelease(ReleaseStrategy):
         index, value = int(scores.candidates(method)[chosen]), None
         if valuer is not None:
             details["value_sensitivity"] = valuer.sensitivity
+            details["value_noise_std"] = (
+                valuer.noise_std
+                if isinstance(valuer, GaussianMechanism)
+                else math.sqrt(2.0) * valuer.scale
+            )
             loss = scores.private_value(method, private, index).reshape(1)
             released = float(valuer.release(loss, ledger=self.account))
             value = self.problem.loss_range[0] + released
@@ -150,7 +156,7 @@ class StableRelease(ReleaseStrategy):
 
     @property
     def _shares(self) -> tuple[Guarantee, Guarantee | None]:
-        return _split(self.problem.guarantee, self.problem.output)
+        return split_budget(self.problem.guarantee, self.problem.output)
 
     def forget(self) -> None:
         """Drop all losses."""
@@ -163,7 +169,7 @@ class StableRelease(ReleaseStrategy):
         self.forget()
 
 
-def _split(whole: Guarantee, output: str) -> tuple[Guarantee, Guarantee | None]:
+def split_budget(whole: Guarantee, output: str) -> tuple[Guarantee, Guarantee | None]:
     """Return the shares of the point and of the value."""
     if output == "point":
         return whole, None

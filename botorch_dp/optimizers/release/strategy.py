@@ -8,11 +8,12 @@ from typing import Any, ClassVar, NoReturn
 from torch import Tensor
 
 from botorch_dp._deprecated import warn_deprecated
-from botorch_dp._validation import check_count, check_instance
+from botorch_dp._validation import check_count
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.release.problem import ReleaseProblem
 from botorch_dp.privacy import Guarantee, PrivacyEvent, SecureNoise
 from botorch_dp.privacy.account import RunAccount
+from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.certificate import WORST_CASE
 
 
@@ -87,7 +88,7 @@ class ReleaseStrategy(ABC):
     def check_guarantee(cls, guarantee: Guarantee, secure: bool | SecureNoise) -> None:
         """Raise unless the strategy can meet the guarantee."""
         del secure
-        check_instance("guarantee", guarantee, cls.guarantees, expected=cls.needs)
+        check_guarantee("guarantee", guarantee, kind=cls.guarantees, expected=cls.needs)
 
     @classmethod
     def default_evaluations(

@@ -109,6 +109,7 @@ class TestBudget:
             ({"num_peeks": 9}, "num_peeks must be at most num_steps=8, got 9"),
             ({"num_peeks": 0}, "num_peeks"),
             ({"peek_share": 1.0}, "peek_share"),
+            ({"acquisition": "random"}, "acquisition must be one of"),
             ({"scoring": "linear"}, "does not take these options"),
             ({"guarantee": PureDP(1.0)}, "Gaussian noise can meet"),
         ],
@@ -161,6 +162,36 @@ class TestPoints:
         improvement = variance.sqrt() * (density + u * torch.special.ndtr(u))
         improvement[D] = -1.0
         assert torch.equal(opt.ask()[0], opt.candidates[int(improvement.argmax())])
+
+    @pytest.mark.parametrize("acquisition", ["ei", "thompson", "ucb"])
+    def test_other_acquisitions_follow_what_was_released(self, acquisition):
+        """The same releases lead to the same point, whatever the losses were."""
+        opt, problem = adaptive(num_peeks=4, acquisition=acquisition), Bowls()
+        for _ in range(3):
+            opt.tell(problem(opt.ask()))
+        state = opt.state_dict()["release"]
+        other = adaptive(num_peeks=4, acquisition=acquisition)
+        other.load_state_dict(opt.state_dict())
+        assert torch.equal(other.ask()[-1], opt.ask()[0])
+        D, X = state["indices"], opt.search_candidates
+        gains = (0.5 - torch.tensor(state["values"], **DOUBLE)) / 0.25
+        noise = 1e-4 + (opt.details["noise_std"] / 0.25) ** 2
+        K = opt.kernel(X[D]).to_dense() + noise * torch.eye(3, **DOUBLE)
+        cross = opt.kernel(X, X[D]).to_dense()
+        mean = cross @ torch.linalg.solve(K, gains)
+        variance = 1 - (cross * torch.linalg.solve(K, cross.mT).mT).sum(dim=-1)
+        bound = mean + (2.0 * variance).sqrt()
+        bound[D] = -math.inf
+        best = opt.candidates[int(bound.argmax())]
+        assert torch.equal(opt.ask()[0], best) or acquisition != "ucb"
+
+    def test_acquisitions_lead_to_different_points(self):
+        asked = []
+        for acquisition in ("ei", "thompson", "ucb"):
+            opt = adaptive(num_steps=12, num_peeks=10, acquisition=acquisition)
+            opt.run(Bowls(), progress=False)
+            asked.append(tuple(opt.state_dict()["release"]["indices"]))
+        assert len(set(asked)) == 3
 
     def test_only_peeks_have_noise_and_no_point_comes_twice(self):
         opt = adaptive(num_steps=10, num_peeks=4)
@@ -338,7 +369,8 @@ class TestStates:
     def test_other_peeks_are_other_settings(self):
         opt = adaptive()
         opt.tell(Bowls()(opt.ask()))
-        for other in (adaptive(num_peeks=3), adaptive(peek_share=0.5)):
+        for changes in ({"num_peeks": 3}, {"peek_share": 0.5}, {"acquisition": "ucb"}):
+            other = adaptive(**changes)
             with pytest.raises(OptimizerStateError):
                 other.load_state_dict(opt.state_dict())
 

@@ -12,6 +12,7 @@ from botorch_dp.optimizers.release.peeking import (
     ThompsonPoints,
     log_expected_improvement,
     point_of_improvement,
+    point_of_upper_bound,
 )
 from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
@@ -63,6 +64,16 @@ class TestExpectedImprovement:
         while len(evaluated) < 12:
             evaluated.append(point_of_improvement(posterior, [2, 7], evaluated))
         assert len(set(evaluated)) == 12
+
+
+def test_upper_bound():
+    posterior, _, _ = make_posterior(count=50)
+    bound = posterior.mean + 3.0 * posterior.variance.sqrt()
+    assert point_of_upper_bound(posterior, 9.0, []) == int(bound.argmax())
+    evaluated = []
+    for _ in range(50):
+        evaluated.append(point_of_upper_bound(posterior, 9.0, evaluated))
+    assert sorted(evaluated) == list(range(50))
 
 
 class TestThompson:

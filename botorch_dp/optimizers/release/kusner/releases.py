@@ -21,8 +21,17 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from botorch_dp._validation import check_choice, check_count
 from botorch_dp.exceptions import InvalidArgumentError, UselessReleaseWarning
 from botorch_dp.models.candidate_posterior import CandidatePosterior
+from botorch_dp.optimizers.release.kusner.branch_and_bound import (
+    Cover,
+    DerivedValueSensitivity,
+    RelevantSet,
+    cover,
+    exact_posterior,
+    observe_exactly,
+)
 from botorch_dp.optimizers.release.kusner.information_gain import information_gain_bound
 from botorch_dp.optimizers.release.kusner.lipschitz import LipschitzValueSensitivity
 from botorch_dp.optimizers.release.kusner.sensitivity import (
@@ -91,11 +100,16 @@ class PublishedRelease(ReleaseStrategy):
     def observe(self, indices: list[int], private_losses: Tensor) -> float:
         """Learn from the private mean, without a release."""
         # A tell that was refused at the end may be repeated: it was observed before.
-        if self._private.num_observations < self.problem.num_steps:
+        if self._num_observed < self.problem.num_steps:
             gain = float(self.problem.to_gain(private_losses.mean()))
-            self._private.observe(indices[0], gain)
+            self._learn(indices[0], gain)
+            self._num_observed += 1
             self._private_best = max(self._private_best, gain)
         return 0.0
+
+    def _learn(self, index: int, private_gain: float) -> None:
+        """Condition on the value of a candidate."""
+        self._private.observe(index, private_gain)
 
     def finish(self) -> ReleasedCandidate:
         """Draw a candidate (Algorithm 1, line 12), then the value (lines 13 to 15)."""
@@ -136,6 +150,7 @@ class PublishedRelease(ReleaseStrategy):
             noise_variance=self.problem.noise_variance,
             max_observations=self.problem.num_steps,
         )
+        self._num_observed = 0
         self._private_best = -math.inf
 
     def _beta(self, step: int) -> float:
@@ -190,7 +205,9 @@ class _GaussianProcessRelease(PublishedRelease):
         return guarantee.delta / _num_parts(output) * (1 - 1e-6)
 
     @abstractmethod
-    def _value_sensitivity(self) -> ValueSensitivity | NoiseFreeValueSensitivity:
+    def _value_sensitivity(
+        self,
+    ) -> ValueSensitivity | NoiseFreeValueSensitivity | DerivedValueSensitivity:
         """Bound the sensitivity of the value."""
 
     def _beta(self, step: int) -> float:
@@ -225,8 +242,12 @@ class KusnerRelease(_GaussianProcessRelease):
 class NoiseFreeRelease(_GaussianProcessRelease):
     """Algorithm 2 of [Kusner2015dpbo]_: exact observations.
 
-    The paper uses the search of [deFreitas2012exponential]_, which shrinks the space.
-    Here the search is UCB, and the two constants of the regret must hold for it.
+    The search is branch and bound, as in [deFreitas2012exponential]_: the first half of
+    the steps covers all candidates, the next ones what can still be the best, and the
+    last one is the largest upper confidence bound. The regret then follows from the
+    kernel and the candidates alone
+    (:mod:`botorch_dp.optimizers.release.kusner.branch_and_bound`). With both constants
+    of the paper's regret bound, which the user asserts, it is that bound.
 
     Args:
         problem: The public facts about the run.
@@ -235,6 +256,8 @@ class NoiseFreeRelease(_GaussianProcessRelease):
         regret_rate: The constant tau of the regret bound, as the user asserts.
         correlation: The smallest correlation of two neighbouring objectives.
         constants: ``"repaired"``, or ``"icml2015"`` or ``"workshop"`` as printed.
+        search: ``"branch-and-bound"`` or ``"ucb"``. By default UCB if the constants are
+            asserted, and branch and bound if they are not. UCB needs the constants.
     """
 
     def __init__(
@@ -242,17 +265,77 @@ class NoiseFreeRelease(_GaussianProcessRelease):
         problem: ReleaseProblem,
         account: RunAccount,
         *,
-        regret_scale: float,
-        regret_rate: float,
+        regret_scale: float | None = None,
+        regret_rate: float | None = None,
         correlation: float,
         constants: str = "repaired",
+        search: str | None = None,
     ) -> None:
-        self._regret = {"regret_scale": regret_scale, "regret_rate": regret_rate}
+        is_asserted = regret_scale is not None and regret_rate is not None
+        if search is None:
+            search = "ucb" if is_asserted else "branch-and-bound"
+        check_choice("search", search, ("branch-and-bound", "ucb"))
+        if not is_asserted and (
+            search == "ucb" or regret_scale is not None or regret_rate is not None
+        ):
+            raise InvalidArgumentError(
+                "regret_scale and regret_rate must both be given: search='ucb' has no "
+                "regret that follows from public numbers. Leave both out with "
+                f"search='branch-and-bound'. Got {regret_scale!r} and {regret_rate!r}."
+            )
+        self._regret = (regret_scale, regret_rate)
+        self._cover: Cover | None = None
+        if search == "branch-and-bound":
+            check_count("num_steps", problem.num_steps, minimum=2)
+            self._cover = cover(
+                problem.kernel, problem.candidates, num_points=problem.num_steps // 2
+            )
         super().__init__(problem, account, correlation=correlation, constants=constants)
+        if self._cover is not None:
+            self.details["search"] = search
 
-    def _value_sensitivity(self) -> NoiseFreeValueSensitivity:
+    def next(self, step: int) -> list[int]:
+        """Return the next candidate of the cover, or of the search: private."""
+        if self._cover is None:
+            return super().next(step)
+        if step < len(self._cover.indices):
+            return [self._cover.indices[step]]
+        beta = self._beta(step + 1)
+        self._relevant.shrink(self._private, beta)
+        if step < self.problem.num_steps - 1:
+            return [self._relevant.most_uncertain(self._private)]
+        return [self._relevant.most_promising(self._private, beta)]
+
+    def forget(self) -> None:
+        """Drop everything that was observed."""
+        super().forget()
+        if self._cover is not None:
+            problem = self.problem
+            self._private = exact_posterior(
+                problem.kernel, problem.candidates, problem.num_steps
+            )
+            self._relevant = RelevantSet(
+                len(problem.candidates), problem.candidates.device
+            )
+
+    def _learn(self, index: int, private_gain: float) -> None:
+        if self._cover is None:
+            super()._learn(index, private_gain)
+        else:
+            observe_exactly(self._private, index, private_gain)
+
+    def _value_sensitivity(self) -> NoiseFreeValueSensitivity | DerivedValueSensitivity:
+        scale, rate = self._regret
+        if scale is None or rate is None:
+            assert self._cover is not None
+            return DerivedValueSensitivity(
+                self._setting, deviation=self._cover.deviation
+            )
         return NoiseFreeValueSensitivity(
-            self._setting, num_dims=self.problem.bounds.shape[-1], **self._regret
+            self._setting,
+            num_dims=self.problem.bounds.shape[-1],
+            regret_scale=scale,
+            regret_rate=rate,
         )
 
 
