@@ -134,7 +134,7 @@ def _compare(
     found: dict[str, Any] = {}
     methods: list[tuple[str, dict[str, Any]]] = [("sgd", {}), ("stencil", {})]
     if privacy in ("none", "eps = 2"):  # it takes its time
-        methods.append(("swc", {"mode": "swc"}))
+        methods.append(("swc", {"mode": "swc", "kappa": 0.1 if p <= 10 else 0.2}))
     for method, changes in methods:
         opt = published(method, stream, guarantee, **changes)
         found[method] = errors(opt, stream, steps)
@@ -579,7 +579,7 @@ def _short(kind: str, replications: int) -> tuple[list[Tensor], float]:
     began = time.perf_counter()
     changes = {
         "stencil": {},
-        "swc": {"mode": "swc"},
+        "swc": {"mode": "swc", "kappa": 0.1},
         "no compression": {"surrogate": None},
     }[kind]
     if kind == "no compression":
@@ -969,7 +969,10 @@ def one_stream() -> list[Row]:
 
 def _endless(mode: str) -> Row:
     stream = LinearStream(5)
-    opt = LDPBO(stream.initial_x, GDP(1.0), B, mode=mode, generator=seeded(1))
+    kappa = 0.1 if mode == "swc" else None
+    opt = LDPBO(
+        stream.initial_x, GDP(1.0), B, mode=mode, kappa=kappa, generator=seeded(1)
+    )
     done = 0
     row: Row = {"mode": mode}
     for t in (1000, 10_000, 100_000, 1_000_000):
@@ -1001,7 +1004,13 @@ def fleet_size() -> list[Row]:
         opt = quiet(published, method, stream, ApproxDP(2.0, 0.2))
         if mode == "swc":
             opt = LDPBO(
-                start(stream), GDP(1.66), B, mode=mode, generator=seeded(1), **PUBLISHED
+                start(stream),
+                GDP(1.66),
+                B,
+                mode=mode,
+                kappa=0.2,
+                generator=seeded(1),
+                **PUBLISHED,
             )
         began = time.perf_counter()
         opt.run(stream, STEPS, progress=False)

@@ -37,6 +37,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.models.surrogates.base import GradientSurrogate
+from botorch_dp.models.surrogates.budget import BudgetSchedule
 from botorch_dp.models.surrogates.compressed import CompressedSurrogate
 from botorch_dp.models.surrogates.stencil import HALF_WIDTH, Stencil
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
@@ -67,8 +68,10 @@ class LDPBOServer(Stateful):
             :class:`CompressedSurrogate`; ``"swc-literal"``: the paper's compression,
             which may collapse.
         half_width: The half width of the stencil; 0.05 by default.
-        kappa: The compression budget of a dictionary; 0.1 by default, 0.2 above 10
-            dimensions.
+        kappa: The compression budget of a dictionary, a number or a
+            :class:`~botorch_dp.models.BudgetSchedule`; 0.1 by default, 0.2 above 10
+            dimensions. A constant leaves a bias, which long streams should avoid with
+            ``BudgetSchedule.for_noise``.
         kernel: The kernel of a dictionary, with fixed hyperparameters.
         average: ``"suffix"``, ``"running"`` (as in the paper), ``"exponential"`` or
             ``"last"``, see :class:`IterateAverage`.
@@ -104,7 +107,7 @@ class LDPBOServer(Stateful):
         step_sizes: StepSchedule,
         mode: str = "stencil",
         half_width: float | None = None,
-        kappa: float | None = None,
+        kappa: float | BudgetSchedule | None = None,
         kernel: Kernel | None = None,
         average: str = "suffix",
         half_life: float | None = None,

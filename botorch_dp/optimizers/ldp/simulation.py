@@ -24,6 +24,7 @@ from botorch_dp._deprecated import renamed_argument
 from botorch_dp._validation import check_count, check_private_tensor
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.surrogates.base import GradientSurrogate
+from botorch_dp.models.surrogates.budget import BudgetSchedule
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
 from botorch_dp.optimizers.core.optimizer import OptimizationResult, Step
 from botorch_dp.optimizers.core.state import Stateful
@@ -31,6 +32,7 @@ from botorch_dp.optimizers.ldp.client import LOCAL_ASSUMPTIONS
 from botorch_dp.optimizers.ldp.gradient_release import LocalRelease
 from botorch_dp.optimizers.ldp.server import LDPBOServer, check_start
 from botorch_dp.optimizers.ldp.step_sizes import StepSchedule
+from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.certificate import Certificate
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 from botorch_dp.privacy.noise import SecureNoise
@@ -71,7 +73,10 @@ class LDPBO(Stateful):
             noise of the first user.
         mode: ``"stencil"``, ``"swc"`` or ``"swc-literal"``, see :class:`LDPBOServer`.
         half_width: The half width of the stencil.
-        kappa: The compression budget of a dictionary.
+        kappa: The compression budget of a dictionary, a number or a
+            :class:`~botorch_dp.models.BudgetSchedule`. By default ``"swc"`` uses
+            ``BudgetSchedule.for_noise`` for the noise of the first user, and
+            ``"swc-literal"`` the paper's 0.1, or 0.2 above 10 dimensions.
         kernel: The kernel of a dictionary.
         average: ``"suffix"``, ``"running"``, ``"exponential"`` or ``"last"``.
         half_life: The half-life of the exponential average, in steps.
@@ -106,7 +111,7 @@ class LDPBO(Stateful):
         step_sizes: StepSchedule | None = None,
         mode: str = "stencil",
         half_width: float | None = None,
-        kappa: float | None = None,
+        kappa: float | BudgetSchedule | None = None,
         kernel: Kernel | None = None,
         average: str = "suffix",
         half_life: float | None = None,
@@ -116,10 +121,12 @@ class LDPBO(Stateful):
         secure: bool | SecureNoise = False,
     ) -> None:
         check_start(initial_x)
-        if not isinstance(guarantee, Guarantee) and not callable(guarantee):
-            raise InvalidArgumentError(
-                "guarantee must be a PureDP, ApproxDP, GDP or RDP, or a function from "
-                f"the index of a user to one, got {guarantee!r}."
+        if not callable(guarantee):
+            check_guarantee(
+                "guarantee",
+                guarantee,
+                expected="a PureDP, ApproxDP, GDP or RDP, or a function from the index "
+                "of a user to one",
             )
         self._guarantee = guarantee
         make = functools.partial(
@@ -147,6 +154,12 @@ class LDPBO(Stateful):
             raise InvalidArgumentError(
                 "radius and step_sizes exclude each other, got "
                 f"{radius!r} and {step_sizes!r}."
+            )
+        if kappa is None and mode == "swc" and surrogate is None:
+            kappa = BudgetSchedule.for_noise(
+                clip_norm=first.clip_norm,
+                noise_std=self._noise_std(first),
+                dim=initial_x.shape[-1],
             )
         self.server = LDPBOServer(
             initial_x,
