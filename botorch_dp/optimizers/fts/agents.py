@@ -31,6 +31,8 @@ from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.models.linear_models import LinearModels
 from botorch_dp.optimizers.fts.maximization import maximize
+from botorch_dp.optimizers.fts.own_spaces import OwnSpaces
+from botorch_dp.optimizers.fts.posterior_scale import PosteriorScale
 from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.randomness import AgentRandomness, consecutive
 from botorch_dp.optimizers.fts.regions import Regions, SearchDomain
@@ -40,6 +42,7 @@ LOCAL = ("fresh", "shared")
 TRUST: dict[str, Callable[[int], float]] = {
     "sqrt": lambda t: 1.0 / math.sqrt(t),  # the paper's synthetic experiments
     "inverse": lambda t: 1.0 / (t + 1),  # the authors' script for landmines
+    "inverse_square": lambda t: 1.0 / (t + 1) ** 2,  # the condition of Theorem 1
     "never": lambda t: 0.0,  # Thompson sampling by each agent alone
 }
 _SAME = 1e-9  # points that are no further apart count as one point
@@ -57,9 +60,12 @@ class FTSAgents(PrivatelyStateful):
         noise_variance: The variance of the noise of a score in the model.
         num_initial: The number of initial points of each agent.
         trust: The probability of following the broadcast: ``"sqrt"``, ``"inverse"``,
-            ``"never"``, or a function from the round (starting at 1) to a probability.
+            ``"inverse_square"``, ``"never"``, or a function from the round (starting at
+            1) to a probability.
         local: Whether local Thompson sampling draws ``"fresh"`` features in each round,
             as the authors do, or uses the ``"shared"`` ones, which is faster.
+        scale: The factor of the posterior's standard deviation in local Thompson
+            sampling (line 6); 1 by default.
         center: Whether an agent subtracts the mean of its own scores first.
         num_candidates: The number of points to try in a box before the best one is
             refined.
@@ -67,6 +73,8 @@ class FTSAgents(PrivatelyStateful):
             one.
         randomness: The random numbers of the agents.
         features_of: A function from a seed to fresh features of the same kernel.
+        own_bounds: An ``n x 2 x D`` tensor of the boxes in which the agents search;
+            the whole domain if None. Nobody else needs to know an agent's box.
 
     Example:
         >>> lengthscale = torch.tensor([0.2], dtype=torch.float64)
@@ -93,11 +101,13 @@ class FTSAgents(PrivatelyStateful):
         num_initial: int = 10,
         trust: str | Callable[[int], float] = "sqrt",
         local: str = "fresh",
+        scale: PosteriorScale | None = None,
         center: bool = False,
         num_candidates: int = 1000,
         avoid_repeats: bool = True,
         randomness: AgentRandomness,
         features_of: Callable[[int], FourierFeatures] | None = None,
+        own_bounds: Tensor | None = None,
     ) -> None:
         if features.dim != domain.dim or regions.dim != domain.dim:
             raise InvalidArgumentError(
@@ -125,8 +135,13 @@ class FTSAgents(PrivatelyStateful):
         if isinstance(trust, str):
             trust = TRUST[check_choice("trust", trust, tuple(TRUST))]
         self._trust = trust
+        self.scale = PosteriorScale() if scale is None else scale
         self._center, self._avoid_repeats = bool(center), bool(avoid_repeats)
         self._randomness = randomness
+        self._spaces: OwnSpaces | None = None
+        if own_bounds is not None:
+            check_tensor("own_bounds", own_bounds, (len(agents), 2, domain.dim))
+            self._spaces = OwnSpaces(own_bounds, domain)
         self._X = domain.bounds.new_empty(len(agents), 0, domain.dim)
         self._Y = domain.bounds.new_empty(len(agents), 0)
         self._seen = torch.zeros(len(agents), 0, dtype=torch.bool, device=agents.device)
@@ -173,7 +188,7 @@ class FTSAgents(PrivatelyStateful):
         if broadcast is not None:
             shape = (self.regions.num_regions, self.features.num_features)
             check_tensor("broadcast", broadcast, shape, finite=True)
-            (shared,) = self._maximize(
+            shared = self._maximize(
                 number, self.features, broadcast.to(self.features.phases)[None]
             )
             coins = self._uniforms("trust", number, 1).squeeze(-1)
@@ -213,9 +228,14 @@ class FTSAgents(PrivatelyStateful):
             self._models.append(X[:, k : k + 1], Y[:, k : k + 1], where=seen[:, k])
 
     def messages(self, number: int) -> Tensor:
-        """Return a sample of each agent's weights, ``n x M``: private (line 10)."""
+        """Return a sample of each agent's weights, ``n x M``: private (line 10).
+
+        Zero for an agent that has observed nothing, which counts as absent.
+        """
         models = self._current_models(self.features)
-        return models.sample(self._normals("message", number))
+        drawn = models.sample(self._normals("message", number))
+        knows = self._seen.any(dim=-1, keepdim=True)
+        return torch.where(knows, drawn, torch.zeros_like(drawn))
 
     def _initial_points(self) -> Tensor:
         """Return uniform points in the agents' own regions, ``n x num_initial x D``."""
@@ -227,11 +247,17 @@ class FTSAgents(PrivatelyStateful):
             return self._initial_candidates(self.domain.candidates, uniforms[..., 0])
         boxes = [self.regions.box(region) for region in range(self.regions.num_regions)]
         corners = self._X.new_tensor(boxes)  # P x 2 x D
-        lower, upper = corners[self.assignment].unsqueeze(2).unbind(dim=1)
+        corners = corners[self.assignment]  # n x 2 x D
+        if self._spaces is not None:
+            corners = self._spaces.within(*corners.unbind(dim=1))
+        lower, upper = corners.unsqueeze(2).unbind(dim=1)
         return lower + uniforms * (upper - lower)
 
     def _initial_candidates(self, candidates: Tensor, uniforms: Tensor) -> Tensor:
         regions = self.regions.index(candidates)
+        if self._spaces is not None:
+            own = regions == self.assignment.unsqueeze(-1)  # n x C
+            return candidates[self._spaces.choose(uniforms, own)]
         points = []
         for region in range(self.regions.num_regions):
             inside = candidates[regions == region]
@@ -252,11 +278,15 @@ class FTSAgents(PrivatelyStateful):
             assert self._features_of is not None
             features = self._features_of(self._randomness.child_seed("fresh", number))
         models = self._current_models(features)
+        # Agents may have missed some rounds, but how many they were told of is public.
+        possible = self.num_initial + number - 1
+        beta = self.scale(possible, features, self.noise_variance)
+        # A sample is affine in its normal numbers, so this scales its distance to the
+        # posterior mean.
+        normals = beta * self._normals("local", number)
         # An agent whose scores are so large that its model overflows must not stop the
         # batch.
-        weights = models.sample(self._normals("local", number)).nan_to_num(
-            0.0, 0.0, 0.0
-        )
+        weights = models.sample(normals).nan_to_num(0.0, 0.0, 0.0)
         return self._maximize(number, features, weights.unsqueeze(1))
 
     def _maximize(
@@ -267,7 +297,8 @@ class FTSAgents(PrivatelyStateful):
         if X is None:
             X = self._shared_candidates(number)
         climb = self.domain.candidates is None
-        return maximize(features, self.regions, weights, X, climb=climb)
+        within = None if self._spaces is None else self._spaces.boxes
+        return maximize(features, self.regions, weights, X, climb=climb, within=within)
 
     def _shared_candidates(self, number: int) -> Tensor:
         """Return random points, which are the same for all agents."""
@@ -281,7 +312,12 @@ class FTSAgents(PrivatelyStateful):
         repeated = ((distances <= _SAME) & self._seen).any(dim=-1)
         uniforms = self._uniforms("repeat", number, self.domain.dim)
         other = uniforms
-        if self.domain.candidates is not None:
+        if self._spaces is not None and self.domain.candidates is None:
+            other = self._spaces.place(uniforms)
+        elif self._spaces is not None and self.domain.candidates is not None:
+            index = self._spaces.choose(uniforms[:, :1]).squeeze(-1)
+            other = self.domain.candidates[index]
+        elif self.domain.candidates is not None:
             size = len(self.domain.candidates)
             index = (uniforms[:, 0] * size).long().clamp(max=size - 1)
             other = self.domain.candidates[index]
@@ -332,7 +368,9 @@ class FTSAgents(PrivatelyStateful):
             "noise_variance": self.noise_variance,
             "num_initial": self.num_initial,
             "local": self._local,
+            "scale": [self.scale.scale, self.scale.rkhs_bound, self.scale.delta],
             "center": self._center,
+            "own_bounds": None if self._spaces is None else self._spaces.fingerprint,
             "num_candidates": self.num_candidates,
             "avoid_repeats": self._avoid_repeats,
         }

@@ -15,6 +15,7 @@ from botorch_dp._validation import check_choice, check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models.fourier import FourierFeatures
 from botorch_dp.optimizers.fts.agents import LOCAL, TRUST, FTSAgents
+from botorch_dp.optimizers.fts.posterior_scale import PosteriorScale
 from botorch_dp.optimizers.fts.randomness import AgentRandomness
 from botorch_dp.optimizers.fts.regions import Regions, SearchDomain
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
@@ -39,9 +40,15 @@ class Federation:
         noise_variance: The variance of a score's noise, for the model.
         feature_seed: The seed from which everyone draws the same features.
         num_initial: The number of initial points of each agent.
-        trust: How often agents follow the broadcast: ``"sqrt"``, ``"inverse"`` or
-            ``"never"``, see :class:`FTSAgents`.
+        trust: How often agents follow the broadcast: ``"sqrt"``, ``"inverse"``,
+            ``"inverse_square"`` or ``"never"``, see :class:`FTSAgents`.
         local: ``"fresh"`` or ``"shared"`` features for local Thompson sampling.
+        scale: The factor of the posterior's standard deviation in local Thompson
+            sampling: a number, ``"paper"`` or ``"confidence"``, see
+            :class:`PosteriorScale`. The default is 1, as in the authors' scripts.
+        rkhs_bound: The bound B on the norm of a function, for ``scale="paper"`` and
+            ``"confidence"``.
+        scale_delta: The probability with which the bounds of these scales may fail.
         center: Whether an agent subtracts the mean of its own scores.
         num_candidates: The number of points that an agent tries in a box.
         strength: The initial preference for agents of a region, see
@@ -70,6 +77,9 @@ class Federation:
     num_initial: int = 10
     trust: str = "sqrt"
     local: str = "fresh"
+    scale: float | str = 1.0
+    rkhs_bound: float = 1.0
+    scale_delta: float = 0.1
     center: bool = False
     num_candidates: int = 1000
     strength: float = 15.0
@@ -91,6 +101,7 @@ class Federation:
                 f"got {self.lower}, {self.upper} and {self.lengthscale}."
             )
         # These check the other settings.
+        self.posterior_scale()
         self.features(device="cpu")
         self.domain(device="cpu")
         self.weights(device="cpu")
@@ -103,6 +114,10 @@ class Federation:
     def regions(self) -> Regions:
         """Return the regions of the domain."""
         return Regions(self.dim, self.num_regions)
+
+    def posterior_scale(self) -> PosteriorScale:
+        """Return the factor of the standard deviation in local Thompson sampling."""
+        return PosteriorScale(self.scale, self.rkhs_bound, self.scale_delta)
 
     def assignment(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the region in which each agent starts: n mod P for agent n."""
@@ -150,6 +165,7 @@ class Federation:
         indices: Tensor | None = None,
         *,
         candidates: Tensor | None = None,
+        own_bounds: Tensor | None = None,
         seed: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -159,6 +175,8 @@ class Federation:
         Args:
             indices: The indices of the agents, in ascending order.
             candidates: All points to choose from, ``C x D``; the box by default.
+            own_bounds: An ``n x 2 x D`` tensor of the boxes in which they search; the
+                whole domain by default.
             seed: The seed of their choices; drawn from the operating system by default.
             dtype: The dtype of points and scores.
             device: The device of points and scores.
@@ -180,10 +198,12 @@ class Federation:
             num_initial=self.num_initial,
             trust=self.trust,
             local=self.local,
+            scale=self.posterior_scale(),
             center=self.center,
             num_candidates=self.num_candidates,
             randomness=AgentRandomness(seed),
             features_of=functools.partial(self.features, **tkwargs),
+            own_bounds=None if own_bounds is None else own_bounds.to(**tkwargs),
         )
 
     def to_json(self) -> str:

@@ -59,6 +59,7 @@ FTS_ASSUMPTIONS = (
     "central: agents send their vectors to a server that is trusted to clip, sample "
     "and add noise, and to keep samples and vectors secret",
     "the number of agents, their regions and weights are public",
+    "what is protected is the contents of broadcasts, not the times at which they come",
     "all settings, including the clip norm, were chosen without private data",
 )
 

@@ -25,6 +25,7 @@ from botorch_dp.exceptions import (
     OptimizerStateError,
 )
 from botorch_dp.optimizers.fts.federation import Federation
+from botorch_dp.optimizers.fts.late_messages import LastMessages
 from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.server import DPFTSServer
 from botorch_dp.privacy import Certificate, Ledger
@@ -62,6 +63,10 @@ class FederatedSimulation(PrivatelyStateful):
         federation: The settings that all agents share.
         num_steps: The number of steps after step 0.
         candidates: All points to choose from, ``C x D``; the box by default.
+        own_bounds: An ``N x 2 x D`` tensor of the boxes in which the agents search, one
+            for each; the whole domain by default.
+        max_age: For how many rounds the last vector of an agent that does not answer
+            still counts; 0 by default, see :class:`LastMessages`.
         seed: The seed of the agents' choices; from the operating system by default.
         dtype: The dtype of points and scores.
         device: The device of points and scores.
@@ -75,6 +80,8 @@ class FederatedSimulation(PrivatelyStateful):
         *,
         num_steps: int,
         candidates: Tensor | None = None,
+        own_bounds: Tensor | None = None,
+        max_age: int = 0,
         seed: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -83,11 +90,13 @@ class FederatedSimulation(PrivatelyStateful):
         self.num_steps = check_count("num_steps", num_steps)
         self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": device}
         self.agents = federation.agents(
-            candidates=candidates, seed=seed, **self._tkwargs
+            candidates=candidates, own_bounds=own_bounds, seed=seed, **self._tkwargs
         )
+        self._late = LastMessages(federation.num_agents, max_age)
         self._number = 0  # the index of the next step
         self._pending: Tensor | None = None
         self._told = False  # whether the agents have the scores of this step
+        self._rows: Tensor | None = None  # the vectors of a step that is not finished
         self._broadcasts: list[Tensor] = []
         self._best: list[Tensor] = []
 
@@ -109,7 +118,12 @@ class FederatedSimulation(PrivatelyStateful):
             self._pending = self.agents.ask(self._number, broadcast)
         return self._pending.clone()  # an objective may write to it
 
-    def tell(self, scores: Tensor, where: Tensor | None = None) -> None:
+    def tell(
+        self,
+        scores: Tensor,
+        where: Tensor | None = None,
+        answers: Tensor | None = None,
+    ) -> None:
         """Take the scores of the agents, then broadcast what they share.
 
         If the broadcast fails, for example because the ledger cannot be written, call
@@ -119,7 +133,11 @@ class FederatedSimulation(PrivatelyStateful):
         Args:
             scores: An ``N x k`` tensor: private, maximized.
             where: An ``N`` tensor of booleans: which agents take part in this round;
-                all if None. The vectors of the others count as zero.
+                all if None. Agents may join late, leave and come back. The vectors of
+                those who are away count as zero, or as their last ones (``max_age``).
+            answers: An ``N`` tensor of booleans: whose vectors reach the server in
+                time; ``where`` if None. An agent learns from its score also if its
+                vector is late.
         """
         if self._pending is None:
             raise OptimizerStateError("tell needs points: call ask() first.")
@@ -131,16 +149,19 @@ class FederatedSimulation(PrivatelyStateful):
             )
         if where is not None:
             check_tensor("where", where, tuple(shape[:1]), dtype=torch.bool)
+        if answers is not None:
+            check_tensor("answers", answers, tuple(shape[:1]), dtype=torch.bool)
+            answers = answers if where is None else answers & where
         if not self._told:
             self.agents.tell(self._pending, scores, where)
             self._best.append(self.agents.best[1])
             self._told = True
         # No agent would use a broadcast after the last step.
         if self._number < self.num_steps:
-            broadcast = self._broadcast(where)
+            broadcast = self._broadcast(where if answers is None else answers)
             if broadcast is not None:
                 self._broadcasts.append(broadcast)
-        self._pending, self._told = None, False
+        self._pending, self._told, self._rows = None, False, None
         self._number += 1
 
     @abstractmethod
@@ -148,15 +169,15 @@ class FederatedSimulation(PrivatelyStateful):
         """Return the ``P x M`` broadcast after this step; None if there is none.
 
         Args:
-            where: Which agents take part in this round; all if None.
+            where: Whose vectors have arrived in this round; all if None.
         """
 
     def _private_messages(self, where: Tensor | None) -> Tensor:
-        """Return the ``N x M`` messages of the agents, zero for those who are away."""
-        messages = self.agents.messages(self._number)
-        if where is not None:
-            messages = messages * where.unsqueeze(-1)
-        return messages
+        """Return the ``N x M`` vectors that count, zero for those who are away."""
+        if self._rows is None:  # else a release failed, and is repeated
+            messages = self.agents.messages(self._number)
+            self._rows = self._late.update(messages, where)
+        return self._rows
 
     @abstractmethod
     def certificate(self) -> Certificate:
@@ -203,6 +224,7 @@ class FederatedSimulation(PrivatelyStateful):
         return {
             "method": self.name,
             "num_steps": self.num_steps,
+            "max_age": self._late.max_age,
             "federation": self.federation.to_json(),
         }
 
@@ -212,6 +234,7 @@ class FederatedSimulation(PrivatelyStateful):
             "agents": self.agents.private_state_dict(),
             "broadcasts": self._broadcasts,
             "best": self._best,
+            "late": self._late.private_state_dict(),
         }
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -222,10 +245,13 @@ class FederatedSimulation(PrivatelyStateful):
         if len(state["best"]) != number or len(state["broadcasts"]) > number:
             raise ValueError(f"{len(state['best'])} best scores after {number} steps")
         self.agents.check_state_dict(state["agents"])
+        self._late.check_state_dict(state["late"])
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.agents.load_private_state_dict(state["agents"])
         self._number, self._pending, self._told = state["number"], None, False
+        self._rows = None
+        self._late.load_private_state_dict(state["late"], self._tkwargs["device"])
         self._broadcasts = [one.to(**self._tkwargs) for one in state["broadcasts"]]
         self._best = [one.to(**self._tkwargs) for one in state["best"]]
 
@@ -283,6 +309,8 @@ class DPFTSDE(FederatedSimulation):
         num_rounds: int | None = None,
         sensitivity: str = "tight",
         candidates: Tensor | None = None,
+        own_bounds: Tensor | None = None,
+        max_age: int = 0,
         ledger: Ledger | None = None,
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -293,6 +321,8 @@ class DPFTSDE(FederatedSimulation):
             federation,
             num_steps=num_steps,
             candidates=candidates,
+            own_bounds=own_bounds,
+            max_age=max_age,
             seed=seed,
             dtype=dtype,
             device=device,

@@ -275,6 +275,7 @@ class TestAccounting:
         certificate = made.certificate()
         assert certificate.unit == "agent"
         assert any("trusted" in text for text in certificate.assumptions)
+        assert any("not the times" in text for text in certificate.assumptions)
         fixed = server(sample_size=4)
         fixed.release(torch.zeros(N, M, **DOUBLE))
         assert fixed.certificate().adjacency == "replace_one"

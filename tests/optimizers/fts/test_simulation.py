@@ -129,10 +129,12 @@ class TestRun:
             seen.append(messages),
             release(messages),
         )[1]
+        opt.tell(scores(opt.ask()))
         opt.ask()
         opt.tell(scores(opt.ask()), where)
-        assert not seen[0][3].any()
-        assert seen[0][where].abs().sum(dim=-1).min() > 0
+        assert seen[0].abs().sum(dim=-1).min() > 0
+        assert not seen[1][3].any()
+        assert seen[1][where].abs().sum(dim=-1).min() > 0
 
     def test_progress_bar(self, capsys):
         make(num_steps=1).run(scores)
