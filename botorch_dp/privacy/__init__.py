@@ -35,7 +35,8 @@ from botorch_dp.privacy.counts import (
     Poisson,
     TruncatedNegativeBinomial,
 )
-from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
+from botorch_dp.privacy.declaration import Declaration
+from botorch_dp.privacy.entries import LedgerBudget, LedgerEntry, LedgerPlan
 from botorch_dp.privacy.events import (
     ApproxEvent,
     AssumedEvent,
@@ -69,6 +70,9 @@ from botorch_dp.privacy.noise import (
 from botorch_dp.privacy.paid_releases import PaidReleases
 from botorch_dp.privacy.selection import SelectionEvent
 from botorch_dp.privacy.selection_planning import least_noise
+from botorch_dp.privacy.signatures import Signature, create_key
+from botorch_dp.privacy.stores.postgres import grant_roles
+from botorch_dp.privacy.verification import Verification
 
 __all__ = [
     "GDP",
@@ -82,6 +86,7 @@ __all__ = [
     "Binomial",
     "Certificate",
     "Count",
+    "Declaration",
     "ExponentialEvent",
     "ExponentialMechanism",
     "FixedSizeGaussianEvent",
@@ -91,6 +96,7 @@ __all__ = [
     "LaplaceEvent",
     "LaplaceMechanism",
     "Ledger",
+    "LedgerBudget",
     "LedgerEntry",
     "LedgerPlan",
     "Mechanism",
@@ -108,10 +114,12 @@ __all__ = [
     "SecureNoise",
     "SeededNoise",
     "SelectionEvent",
+    "Signature",
     "Spending",
     "SubsampledGaussianMechanism",
     "SystemNoise",
     "TruncatedNegativeBinomial",
+    "Verification",
     "ZCDPEvent",
     "audit_epsilon",
     "audit_epsilon_finite",
@@ -119,9 +127,11 @@ __all__ = [
     "classical_gaussian_noise_std",
     "clip_rows",
     "clipped_row_sum",
+    "create_key",
     "gaussian_guarantee",
     "gaussian_noise_std",
     "gaussian_rdp",
+    "grant_roles",
     "laplace_guarantee",
     "laplace_scale",
     "least_noise",

@@ -33,7 +33,7 @@ class RunAccount:
         ledger: The ledger to charge.
         run: The unique identity of the run.
         adjacency: The neighbouring data sets for which the run states its costs.
-        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        unit: Who is protected: ``"record"``, ``"person"``, ``"user"`` or ``"agent"``.
         condition: What the costs rest on, in words, if they do not hold in the worst
             case.
         failure: The probability that a bound fails although the condition holds. Each
@@ -130,7 +130,16 @@ class RunAccount:
             adjacency: The neighbouring data sets for which the cost is stated.
             noise: The name of the noise source.
             unit: Who is protected.
+
+        Raises:
+            InvalidArgumentError: If the mechanism protects others than the run says.
         """
+        if (adjacency, unit) != (self.adjacency, self.unit):
+            raise InvalidArgumentError(
+                f"adjacency and unit must be {self.adjacency!r} and {self.unit!r}, as "
+                f"in the account of the run, got {adjacency!r} and {unit!r}. Give the "
+                "same ones to the mechanism. Nothing was recorded or drawn."
+            )
         entry = self.ledger.charge(
             self.cost(event),
             count=count,

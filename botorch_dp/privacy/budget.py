@@ -11,6 +11,7 @@ from botorch_dp.exceptions import (
     WeakGuaranteeWarning,
 )
 from botorch_dp.privacy import curves
+from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.choice_curves import choice_mu
 from botorch_dp.privacy.composition import spent_at
 from botorch_dp.privacy.events import PrivacyEvent, PureEvent, ZCDPEvent
@@ -22,10 +23,7 @@ from botorch_dp.privacy.noise import SecureNoise
 
 def check_gaussian(guarantee: Guarantee, secure: bool | SecureNoise) -> Guarantee:
     """Return the guarantee if releases with Gaussian noise can meet it."""
-    if not isinstance(guarantee, Guarantee):
-        raise InvalidArgumentError(
-            f"guarantee must be a GDP, an ApproxDP or an RDP, got {guarantee!r}."
-        )
+    check_guarantee("guarantee", guarantee, expected="a GDP, an ApproxDP or an RDP")
     try:
         guarantee.to_gdp()
     except UnsupportedConversionError as error:

@@ -13,12 +13,16 @@ References:
 """
 
 import math
+import numbers
 import warnings
 
-from botorch_dp._validation import check_instance, check_positive
-from botorch_dp.exceptions import WeakGuaranteeWarning
+from botorch_dp._validation import check_instance, check_positive, describe
+from botorch_dp.exceptions import InvalidArgumentError, WeakGuaranteeWarning
 from botorch_dp.privacy import curves
 from botorch_dp.privacy.guarantees import GDP, RDP, ApproxDP, Guarantee, PureDP
+
+# The delta that errors suggest, if it is small enough for the number of records.
+_USUAL_DELTA = 1e-6
 
 
 def gaussian_noise_std(guarantee: Guarantee, *, sensitivity: float) -> float:
@@ -116,8 +120,38 @@ def gaussian_rdp(*, noise_std: float, sensitivity: float, order: float) -> RDP:
     return guarantee.to_rdp(order)
 
 
-def check_guarantee(name: str, guarantee: Guarantee) -> Guarantee:
-    """Return ``guarantee`` if it is one."""
-    return check_instance(
-        name, guarantee, Guarantee, expected="a PureDP, ApproxDP, GDP or RDP"
+def check_guarantee(
+    name: str,
+    guarantee: Guarantee,
+    *,
+    kind: type | tuple[type, ...] = Guarantee,
+    expected: str = "a PureDP, ApproxDP, GDP or RDP",
+    num_records: int | None = None,
+) -> Guarantee:
+    """Return ``guarantee`` if it is one.
+
+    The error for a bare number, which is probably an epsilon, has the line to write.
+
+    Args:
+        name: The name of the argument.
+        guarantee: The argument.
+        kind: The types that it may have.
+        expected: What the error says that it must be.
+        num_records: The number of records, if it is known: delta must be far below one
+            over it.
+
+    Example:
+        >>> check_guarantee("guarantee", 1.0, num_records=60_000_000)
+        Traceback (most recent call last):
+        botorch_dp.exceptions.InvalidArgumentError: ...(epsilon=1.0, delta=1e-09).
+    """
+    if isinstance(guarantee, kind):
+        return guarantee
+    line = ""
+    if isinstance(guarantee, numbers.Real) and not isinstance(guarantee, bool):
+        # The power of ten that is at least ten times below one over the number.
+        delta = min(_USUAL_DELTA, 10.0 ** -(1 + len(str(num_records or 1))))
+        line = f" Write {name}=ApproxDP(epsilon={guarantee!r}, delta={delta:g})."
+    raise InvalidArgumentError(
+        f"{name} must be {expected}, got {describe(guarantee)}.{line}"
     )

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn
 
-from botorch_dp.exceptions import BudgetExceededError
+from botorch_dp.exceptions import BudgetExceededError, LedgerError
 from botorch_dp.privacy.accountant import PrivacyAccountant, Spending, budget_limit
 from botorch_dp.privacy.entries import (
     LedgerEntry,
@@ -15,6 +15,10 @@ from botorch_dp.privacy.entries import (
 )
 from botorch_dp.privacy.filters import Filter, make_filter, suitable_filter
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
+from botorch_dp.privacy.partitions import PartitionTotals
+
+# Another machine may have accounted for a plan that should use up the cap exactly.
+_ROUNDING = 1e-6
 
 
 class CapCounter:
@@ -35,10 +39,12 @@ class CapCounter:
         self.limit = budget_limit(cap)
         self._is_final = filter is not None or not isinstance(cap, ApproxDP)
         self._filter = make_filter(cap, filter or "") if self._is_final else None
-        self._total: Any = 0.0
+        self._totals = PartitionTotals()
         self._spent = PrivacyAccountant()  # the charges of a committed plan
+        self._plan: LedgerPlan | None = None
         self._planned: PlannedReleases | None = None
         self._num_charges = 0
+        self._is_checked = False  # whether the committed plan is known to fit
 
     @property
     def filter(self) -> str | None:
@@ -50,16 +56,19 @@ class CapCounter:
         """Whether there is no charge yet that a plan could depend on."""
         return self._num_charges == 0
 
-    def admits(self, releases: Releases, *, replan: bool = False) -> bool:
+    def admits(
+        self, releases: Releases, *, replan: bool = False, partition: str = ""
+    ) -> bool:
         """Return whether these releases fit, however they were chosen.
 
         Args:
             releases: The releases to charge or reserve.
             replan: Whether they may replace a plan without charges.
+            partition: The partition that they concern; empty if they concern all.
         """
         return self._is_planned(releases) or (
             (self._planned is None or (replan and self.is_untouched))
-            and self._fits(releases)
+            and self._fits(releases, partition)
         )
 
     def fits_exactly(self, releases: Releases) -> bool:
@@ -67,7 +76,10 @@ class CapCounter:
         return _composed(PrivacyAccountant(), releases).within(self.cap)
 
     def counted(self, releases: Releases = ()) -> Spending:
-        """Return how the cap counts all charges so far and these releases."""
+        """Return how the cap counts all charges so far and these releases.
+
+        With partitions, this is an upper bound for a record of any of them.
+        """
         if self._planned is not None:
             spent = PrivacyAccountant()
             spent.load_state_dict(self._spent.state_dict())
@@ -81,6 +93,7 @@ class CapCounter:
         *,
         exactly: bool,
         other_neighbours: bool = False,
+        partition: str = "",
     ) -> LedgerPlan | None:
         """Return the plan to record with a charge or reservation, or refuse it.
 
@@ -89,15 +102,16 @@ class CapCounter:
             source: The charge or reservation.
             exactly: Whether the releases fit by exact accounting.
             other_neighbours: Whether the earlier plan has another adjacency or unit.
+            partition: The partition that they concern; empty if they concern all.
 
         Raises:
             BudgetExceededError: If they do not fit.
         """
         replan = isinstance(source, LedgerPlan)
         may_plan = self.is_untouched and (replan or self._planned is None)
-        admitted = self.admits(releases, replan=replan)
+        admitted = self.admits(releases, replan=replan, partition=partition)
         if not admitted and not (exactly and may_plan):
-            self._refuse(releases, whole_plan=replan)
+            self.refuse(releases, whole_plan=replan, partition=partition)
         if self._is_planned(releases):
             if not other_neighbours:
                 return None
@@ -118,33 +132,75 @@ class CapCounter:
         )
 
     def take_plan(self, plan: LedgerPlan) -> None:
-        """Follow a recorded plan from now on."""
+        """Follow a recorded plan from now on.
+
+        Raises:
+            LedgerError: If there are charges, on which the plan may depend.
+        """
+        if not self.is_untouched:
+            raise LedgerError(
+                "The ledger is damaged: it has a plan after its first charge. No "
+                "charge is accepted, because such a plan can exceed the cap."
+            )
+        self._is_checked = False
         if not self._is_final:
             self._filter = make_filter(self.cap, plan.filter)
+        self._plan = plan
         self._planned = PlannedReleases(plan.releases) if plan.committed else None
 
     def take_charges(self, entries: Sequence[LedgerEntry]) -> None:
         """Count recorded charges."""
         self._num_charges += len(entries)
-        releases = releases_of(entries)
-        if self._planned is not None:
-            for event, count in releases:
+        if self._planned is not None:  # all partitions together use up one plan
+            for event, count in releases_of(entries):
                 self._planned.take(event, count)
                 self._spent.compose(event, count)
-        else:
-            assert self._filter is not None
-            self._total = self._total + self._filter.total(releases)
+            return
+        assert self._filter is not None
+        charged: dict[str, list[LedgerEntry]] = {}
+        for entry in entries:
+            charged.setdefault(entry.partition, []).append(entry)
+        for partition, own in charged.items():
+            self._totals.add(partition, self._filter.total(releases_of(own)))
 
     def _is_planned(self, releases: Releases) -> bool:
-        return self._planned is not None and self._planned.covers(releases)
+        if self._plan is None or self._planned is None:
+            return False
+        if not self._planned.covers(releases):
+            return False
+        if not self._is_checked:
+            self._check_plan(self._plan)
+        return True
 
-    def _fits(self, releases: Releases) -> bool:
-        counter = self._filter_for(releases)
-        return counter.within(self._total + counter.total(releases), self.limit)
+    def _check_plan(self, plan: LedgerPlan) -> None:
+        """Raise if a plan that somebody recorded does not fit, once per process.
 
-    def _filtered(self, releases: Releases) -> Spending:
+        Whoever may append rows could write one that this class would have refused.
+        """
+        spent = _composed(PrivacyAccountant(), plan.releases).spent_of(self.cap)
+        if not spent.amount <= self.limit * (1 + _ROUNDING):
+            raise LedgerError(
+                "The ledger is damaged: the plan that it is committed to has "
+                f"{spent.unit}={spent.amount:.8g}, past the cap {self.cap!r}."
+            )
+        self._is_checked = True
+
+    def _fits(self, releases: Releases, partition: str) -> bool:
         counter = self._filter_for(releases)
-        return counter.spent(self._total + counter.total(releases))
+        cost = counter.total(releases)
+        if counter.within(self._totals.bound(partition) + cost, self.limit):
+            return True
+        if partition:
+            return False
+        # The bound takes the largest value of each component of a total, which may be
+        # those of different partitions.
+        return all(
+            counter.within(total + cost, self.limit) for total in self._totals.each()
+        )
+
+    def _filtered(self, releases: Releases, partition: str = "") -> Spending:
+        counter = self._filter_for(releases)
+        return counter.spent(self._totals.bound(partition) + counter.total(releases))
 
     def _filter_for(self, releases: Releases) -> Filter:
         current = self._filter
@@ -159,7 +215,16 @@ class CapCounter:
             return current
         return make_filter(self.cap, suitable_filter(releases))
 
-    def _refuse(self, releases: Releases, *, whole_plan: bool) -> None:
+    def refuse(
+        self, releases: Releases, *, whole_plan: bool = False, partition: str = ""
+    ) -> NoReturn:
+        """Raise an error that says why these releases do not fit.
+
+        Args:
+            releases: The releases.
+            whole_plan: Whether they are the plan of a run.
+            partition: The partition that they concern; empty if they concern all.
+        """
         asked = ", ".join(f"{count} x {event!r}" for event, count in releases)
         if self._planned is not None and not (whole_plan and self.is_untouched):
             raise BudgetExceededError(
@@ -168,7 +233,8 @@ class CapCounter:
                 "cover releases that are chosen after seeing others. Nothing was "
                 "recorded or drawn."
             )
-        before, after = self._filtered(()), self._filtered(releases)
+        before = self._filtered((), partition)
+        after = self._filtered(releases, partition)
         counted = f"counted by {after.method}"
         if not whole_plan:
             raise BudgetExceededError(

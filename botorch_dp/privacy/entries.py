@@ -16,7 +16,7 @@ from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 
 Releases: TypeAlias = Sequence[tuple[PrivacyEvent, int]]
 
-UNITS = ("record", "user", "agent")
+UNITS = ("record", "person", "user", "agent")
 NOISE_NAMES = (SeededNoise.name, SystemNoise.name, SecureNoise.name)
 # Beyond this number a float no longer counts every release.
 _MOST_RELEASES = 2**53
@@ -78,10 +78,14 @@ class LedgerEntry:
         mechanism: The name of the mechanism.
         adjacency: The neighbouring data sets for which the cost is stated.
         noise: The name of the noise source.
-        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        unit: Who is protected: ``"record"``, ``"person"``, ``"user"`` or ``"agent"``.
         run: The name of the run that the charge belongs to; empty if there is none.
         condition: The assumption, in words, under which the cost is valid; None if it
             is valid in the worst case.
+        partition: The partition of the data set that the charge concerns; empty if it
+            concerns all of it.
+        budget: The budget under which the charge counts as well; empty if there is
+            none.
     """
 
     number: int
@@ -94,6 +98,8 @@ class LedgerEntry:
     unit: str = "record"
     run: str = ""
     condition: str | None = None
+    partition: str = ""
+    budget: str = ""
 
     def __post_init__(self) -> None:
         check_event(self.event, self.adjacency)
@@ -101,7 +107,7 @@ class LedgerEntry:
         object.__setattr__(self, "count", check_releases("count", self.count))
         check_choice("noise", self.noise, NOISE_NAMES)
         check_choice("unit", self.unit, UNITS)
-        for name in ("time", "mechanism", "run"):
+        for name in ("time", "mechanism", "run", "partition", "budget"):
             check_instance(name, getattr(self, name), str, expected="a string")
         check_instance("condition", self.condition, (str, type(None)))
 
@@ -115,7 +121,31 @@ class LedgerEntry:
         """Return the charge as a line of JSON, without its number."""
         state = {**vars(self), "event": self.event.to_dict()}
         del state["number"]
+        for name in ("partition", "budget"):  # rows without them are as in 0.1
+            if not state[name]:
+                del state[name]
         return _dump(state)
+
+
+@dataclass(frozen=True)
+class LedgerBudget:
+    """A named budget inside a ledger, with a cap of its own.
+
+    Attributes:
+        time: The time when it was declared (UTC, ISO 8601).
+        name: The name.
+        cap: What the charges under this name must not exceed together.
+        filter: The name of the filter that counts them.
+    """
+
+    time: str
+    name: str
+    cap: Guarantee
+    filter: str
+
+    def to_row(self) -> str:
+        """Return the budget as a line of JSON."""
+        return _dump({**vars(self), "cap": self.cap.to_dict()})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ through a filter (:mod:`botorch_dp.privacy.filters`).
 """
 
 import os
-import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -37,31 +36,25 @@ from botorch_dp.privacy.entries import (
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
-from botorch_dp.privacy.ledger_book import Item, LedgerBook
+from botorch_dp.privacy.ledger_book import Item, LedgerBook, LedgerView
+from botorch_dp.privacy.ledger_parts import LedgerParts
 from botorch_dp.privacy.ledger_summary import accountant_of as accountant_of
-from botorch_dp.privacy.ledger_summary import summarize
-from botorch_dp.privacy.stores.memory import MemoryStore
-from botorch_dp.privacy.stores.sqlite import SQLiteStore
+from botorch_dp.privacy.ledger_summary import spent_by_any, summarize
+from botorch_dp.privacy.partitions import WHOLE, Part
+from botorch_dp.privacy.stores.chain import start
+from botorch_dp.privacy.stores.opening import LOCK as LOCK
+from botorch_dp.privacy.stores.opening import open_store, store_exists
 
 DEFAULT_DELTA = 1e-5
 
-# All ledgers of a process share one lock. A fork waits for it, so that a child inherits
-# neither a lock that nobody will release nor an open connection.
-LOCK = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=LOCK.acquire,
-        after_in_parent=LOCK.release,
-        after_in_child=LOCK.release,
-    )
 
-
-class Ledger:
-    """An append-only record of privacy spending, in memory or in an SQLite file.
+class Ledger(LedgerParts):
+    """An append-only record of privacy spending: in memory, a file, or a database.
 
     Args:
-        path: The file of the ledger, created if it does not exist; several processes
-            may share it. None keeps the ledger in memory.
+        path: The file of the ledger (SQLite), created if it does not exist; several
+            processes may share it. ``"postgresql://host/database?ledger=name"`` keeps
+            it on a server that a company shares. None keeps the ledger in memory.
         cap: The budget that must not be exceeded. A file stores its cap: when you open
             it again, omit the cap or give the same one.
         filter: How an ``ApproxDP`` cap counts releases that were chosen after seeing
@@ -102,11 +95,9 @@ class Ledger:
                     f"with cap={cap!r}."
                 )
         header = LedgerHeader(id=uuid.uuid4().hex, cap=cap, filter=filter).to_row()
-        self._store: MemoryStore | SQLiteStore
+        self._part = WHOLE
         with LOCK:
-            self._store = (
-                MemoryStore(header) if path is None else SQLiteStore(path, header)
-            )
+            self._store = open_store(path, header)
             try:
                 self._book = LedgerBook(self._store.header)
             except (KeyError, TypeError, ValueError) as error:
@@ -118,7 +109,7 @@ class Ledger:
 
     @property
     def path(self) -> str | None:
-        """The file, or None for a ledger in memory."""
+        """The file or the URL; None for a ledger in memory."""
         return None if self._store.path is None else str(self._store.path)
 
     @property
@@ -145,18 +136,33 @@ class Ledger:
             self._refresh()
             return self._book.head.digest
 
+    def has_had(self, digest: str) -> bool:
+        """Return whether this was ever the :attr:`digest`, now or some charges ago.
+
+        A digest that was noted elsewhere shows later that no row up to then was
+        changed, and that the file is no older copy.
+
+        Args:
+            digest: What :attr:`digest` returned before.
+        """
+        first = start(self._store.header)
+        with LOCK:
+            rows, _ = self._store.read_after(first)
+        return digest in (first.digest, *first.digests(rows))
+
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Every charge so far, including those of other processes."""
-        with LOCK:
-            self._refresh()
-            return tuple(self._book.entries)
+        """Every charge so far, including those of other processes.
+
+        Those of a partition are its own and the common ones.
+        """
+        return self.entries_since(0)
 
     def entries_since(self, number: int) -> tuple[LedgerEntry, ...]:
         """Return every charge after the first ``number`` ones."""
         with LOCK:
             self._refresh()
-            return tuple(self._book.entries[number:])
+            return tuple(self._book.entries_of(self._part)[number:])
 
     @property
     def plan(self) -> LedgerPlan | None:
@@ -178,7 +184,7 @@ class Ledger:
     def __len__(self) -> int:
         with LOCK:
             self._refresh()
-            return len(self._book.entries)
+            return len(self._book.entries_of(self._part))
 
     def charge(
         self,
@@ -204,7 +210,8 @@ class Ledger:
             adjacency: One of ``"replace_one"``, ``"zero_out"``,
                 ``"add_or_remove_one"``; the same for all charges.
             noise: The noise source: ``"system"``, ``"secure"`` or ``"seeded"``.
-            unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``; the same
+            unit: Who is protected, ``"record"``, ``"person"``, ``"user"`` or
+                ``"agent"``; the same
                 for all charges.
             run: The name of the run that the charge belongs to.
             condition: The assumption, in words, under which the cost is valid; None if
@@ -287,7 +294,9 @@ class Ledger:
         """
         time = _now()
         charges = [
-            check_instance("charges", charge, LedgerEntry).with_checked(time=time)
+            check_instance("charges", charge, LedgerEntry).with_checked(
+                time=time, **self._part._asdict()
+            )
             for charge in charges
         ]
         if not charges:
@@ -346,19 +355,78 @@ class Ledger:
         releases = ((event, check_releases("count", count)),)
         with LOCK:
             self._refresh()
-            if self._book.counter is None or self._book.counter.admits(releases):
+            if self._book.admits(releases, self._part):
                 return True
+            if not self._book.has_budget(releases, self._part):
+                return False
             if self._book.plan is not None and self._book.plan.committed:
                 return False
         return self._fits_exactly(releases)
 
+    def view(self) -> LedgerView:
+        """Return everything charged so far, as a value that does not change."""
+        with LOCK:
+            self._refresh()
+            return self._book.view(self._part)
+
+    def verify(self, num_rows: int | None = None) -> LedgerView:
+        """Read the ledger again from its first row, and check every digest.
+
+        This finds rows that were changed, removed or reordered since they were written,
+        or since this process read them. Somebody who rewrites the whole file, with all
+        digests, is found by who knows an earlier digest: by a process that has the
+        ledger open, and by a certificate (:meth:`Certificate.verify`).
+
+        Args:
+            num_rows: How many rows to return; by default all.
+
+        Returns:
+            The ledger as it was after these rows.
+
+        Raises:
+            LedgerError: If the ledger was changed, or has fewer rows.
+
+        Example:
+            >>> from botorch_dp.privacy import GaussianEvent
+            >>> ledger = Ledger()
+            >>> entry = ledger.charge(GaussianEvent(noise_multiplier=5.0))
+            >>> ledger.verify().head.digest == ledger.digest
+            True
+        """
+        with LOCK:
+            self._refresh()
+            known = self._book.head
+            rows, _ = self._store.read_after(start(self._store.header))
+        book = LedgerBook(self._store.header)
+        if book.head.then(*rows[: known.number]) != known:
+            raise LedgerError(
+                f"The first {known.number} rows of the ledger are not those that this "
+                "process has read: they were changed. The privacy spent is unknown."
+            )
+        num_rows = len(rows) if num_rows is None else num_rows
+        if num_rows > len(rows):
+            raise LedgerError(
+                f"The ledger has {len(rows)} rows, and {num_rows} are expected: rows "
+                "were removed. The privacy spent is unknown."
+            )
+        book.read(rows[:num_rows], book.head.then(*rows[:num_rows]))
+        return book.view(self._part)
+
     def accountant(self) -> PrivacyAccountant:
-        """Return a new accountant that has composed every charge."""
+        """Return a new accountant that has composed every charge.
+
+        That of a whole ledger with partitions composes the charges to all of them,
+        which is more than any record has to pay for; :meth:`spent` is the most that one
+        has.
+        """
         return accountant_of(self.entries)
 
     def spent(self, delta: float | None = None) -> float:
-        """Return the epsilon spent at ``delta`` (by default the cap's, or 1e-5)."""
-        return self.accountant().get_epsilon(self._delta_or_default(delta))
+        """Return the epsilon spent at ``delta`` (by default the cap's, or 1e-5).
+
+        With partitions, it is that of a record of the partition that spent most.
+        """
+        return spent_by_any(self.entries, self._delta_or_default(delta)).amount
 
     def summary(self, delta: float | None = None) -> str:
         """Return what was spent, on what, when, and what is left, as text.
@@ -366,13 +434,37 @@ class Ledger:
         Args:
             delta: The delta at which to report epsilon; by default the cap's, or 1e-5.
         """
+        part = self._part._asdict()
         return summarize(
             self.entries,
-            place=self.path or "in memory",
+            place=", ".join(
+                [
+                    self.path or "in memory",
+                    *(f"{name} {text!r}" for name, text in part.items() if text),
+                ]
+            ),
             delta=self._delta_or_default(delta),
             counter=self._book.counter,
             plan=self._book.plan,
+            budgets=self._book.view(self._part).budgets,
         )
+
+    @property
+    def report_delta(self) -> float:
+        """The delta at which reports state epsilon: the cap's, or 1e-5."""
+        return self._delta_or_default(None)
+
+    def to_html(self) -> str:
+        """Return a page that shows what was spent, on what, when, and what is left."""
+        from botorch_dp.privacy.report import ledger_page
+
+        return ledger_page(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table, for notebooks."""
+        from botorch_dp.privacy.report import ledger_card
+
+        return ledger_card(self)
 
     def __str__(self) -> str:
         return self.summary()
@@ -383,7 +475,7 @@ class Ledger:
                 "A ledger in memory cannot be sent to another process, because charges "
                 "there would not be seen here: give it a path."
             )
-        return (_reopen, (self.path, self.id))
+        return (_reopen, (self.path, self.id, *self._part))
 
     def __sklearn_clone__(self) -> "Ledger":
         return self  # clones of an estimator spend from the same budget
@@ -413,7 +505,9 @@ class Ledger:
         """Read the rows that this process has not yet seen."""
         self._book.read(*self._store.read_after(self._book.head))
 
-    def _record(self, items: Sequence[Item], releases: Releases) -> list[Item]:
+    def _record(
+        self, items: Sequence[LedgerEntry | LedgerPlan], releases: Releases
+    ) -> list[Item]:
         """Append charges or the plan of a reservation, or refuse all of it.
 
         Returns:
@@ -427,12 +521,18 @@ class Ledger:
         return self._append(items, releases, exactly=True)
 
     def _append(
-        self, items: Sequence[Item], releases: Releases, *, exactly: bool
+        self,
+        items: Sequence[LedgerEntry | LedgerPlan],
+        releases: Releases,
+        *,
+        exactly: bool,
     ) -> list[Item]:
         with LOCK:
             with self._store.transaction() as transaction:
                 self._book.read(*transaction.read_after(self._book.head))
-                admitted = self._book.admit(items, releases, exactly=exactly)
+                admitted = self._book.admit(
+                    items, releases, exactly=exactly, part=self._part
+                )
                 rows = [item.to_row() for item in admitted]
                 head = transaction.append(rows, self._book.head)
             # The book follows the commit: a failed commit leaves no trace.
@@ -445,14 +545,14 @@ class Ledger:
         return self.cap.delta if isinstance(self.cap, ApproxDP) else DEFAULT_DELTA
 
 
-def _reopen(path: str, identity: str) -> Ledger:
+def _reopen(path: str, identity: str, partition: str = "", budget: str = "") -> Ledger:
     """Unpickle a ledger; never open another one, or a new one, in its place."""
-    if not os.path.exists(path):
+    if not store_exists(path):
         raise LedgerError(f"The ledger {path} is not there any more.")
     ledger = Ledger(path)
     if ledger.id != identity:
         raise LedgerError(f"The ledger {path} was replaced by another one.")
-    return ledger
+    return ledger._with(Part(partition, budget))
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""Reading the rows of a ledger: charges, and plans made before them.
+"""Reading the rows of a ledger: charges, plans made before them, and budgets.
 
 Most rows of a long ledger differ in their times only. So a row is cut into its time,
 its event and its other fields, and texts that occur again are not parsed again.
@@ -7,10 +7,18 @@ its event and its other fields, and texts that occur again are not parsed again.
 import json
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
-from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan, check_releases
+from botorch_dp.privacy.entries import (
+    LedgerBudget,
+    LedgerEntry,
+    LedgerPlan,
+    check_releases,
+)
 from botorch_dp.privacy.events import PrivacyEvent, PureEvent, check_event
+from botorch_dp.privacy.guarantees import Guarantee
+
+Item: TypeAlias = LedgerEntry | LedgerPlan | LedgerBudget
 
 # A charge as ``LedgerEntry.to_row`` writes it. The text of an event without braces
 # inside ends at the first brace, and that of a time without escapes at the first quote.
@@ -22,8 +30,8 @@ _DECODER = json.JSONDecoder()
 _ANY_EVENT = PureEvent(1.0)
 
 
-def read_row(row: str, *, number: int) -> LedgerEntry | LedgerPlan:
-    """Return the charge or the plan in a row.
+def read_row(row: str, *, number: int) -> Item:
+    """Return the charge, the plan or the budget in a row.
 
     Args:
         row: A line of JSON.
@@ -38,9 +46,11 @@ def read_row(row: str, *, number: int) -> LedgerEntry | LedgerPlan:
     return other.with_checked(number=number, time=time, event=event)
 
 
-def _read_any(row: str, number: int) -> LedgerEntry | LedgerPlan:
-    """Return the charge or the plan in a row that has any form."""
+def _read_any(row: str, number: int) -> Item:
+    """Return what is in a row that has any form."""
     state = json.loads(row)
+    if "cap" in state:
+        return LedgerBudget(**{**state, "cap": Guarantee.from_dict(state["cap"])})
     if "releases" in state:
         releases = tuple(
             (PrivacyEvent.from_dict(event), check_releases("count", count))

@@ -81,14 +81,14 @@ class UserAccount:
     def certificate(
         self,
         *,
-        deltas: Sequence[float] = (1e-3, 1e-5, 1e-7),
+        deltas: Sequence[float] | None = None,
         assumptions: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> Certificate:
         """Certify what is guaranteed to every user: the largest epsilon at each delta.
 
         Args:
-            deltas: The values of delta at which to state epsilon.
+            deltas: The values of delta at which to state epsilon; None for a few.
             assumptions: The assumptions of the guarantee.
             parameters: Public parameters to state.
         """
@@ -106,15 +106,9 @@ class UserAccount:
                     parameters=parameters,
                 )
             )
-        first = certificates[0]
         return replace(
-            first,
-            guarantee=first.guarantee if len(certificates) == 1 else None,
-            epsilons={
-                delta: max(one.epsilons[delta] for one in certificates)
-                for delta in first.epsilons
-            },
-            accountant=" / ".join(sorted({one.accountant for one in certificates})),
+            Certificate.larger(certificates),
+            num_releases=1,  # to each user
             noise=tuple(sorted(self._noise)),
         )
 

@@ -65,6 +65,17 @@ class TestCharges:
         assert (entry.run, entry.unit, entry.adjacency) == ("run", "agent", "zero_out")
         assert (entry.mechanism, entry.condition) == ("gaussian", None)
 
+    @pytest.mark.parametrize("other", [{"unit": "agent"}, {"adjacency": "zero_out"}])
+    def test_a_mechanism_must_protect_whom_the_run_protects(self, other):
+        settings = {"unit": "person", "adjacency": "replace_one"}
+        account = RunAccount(Ledger(), "run", **settings)
+        mechanism = GaussianMechanism(
+            GDP(0.5), sensitivity=1.0, **{**settings, **other}
+        )
+        with pytest.raises(InvalidArgumentError, match="must be 'replace_one' and 'pe"):
+            mechanism.release(zeros(), ledger=account)
+        assert len(account.ledger) == 0
+
     def test_a_charge_that_is_refused_leaves_no_trace(self):
         account = RunAccount(Ledger(cap=GDP(0.3)), "run")
         with pytest.raises(BudgetExceededError):

@@ -2,8 +2,11 @@
 
 import math
 
+import dp_accounting
+import numpy as np
 import pytest
 import torch
+from dp_accounting import rdp
 from opacus import PrivacyEngine
 from opacus.accountants import (
     GaussianAccountant,
@@ -11,7 +14,9 @@ from opacus.accountants import (
     RDPAccountant,
     create_accountant,
 )
+from opacus.accountants.analysis.rdp import compute_rdp
 from opacus.accountants.utils import get_noise_multiplier
+from scipy import integrate, stats
 
 from botorch_dp import GDP, RDP, ApproxDP, LaplaceMechanism, PrivacyAccountant, PureDP
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
@@ -278,6 +283,36 @@ class TestRenyiCurve:
         for guarantee, order in zip(curve, RDP_ORDERS, strict=True):
             assert guarantee.order == order
             assert guarantee.epsilon == pytest.approx(order)
+
+    @pytest.mark.parametrize(("noise", "rate"), [(1.1, 0.02), (0.7, 0.3)])
+    def test_the_numbers_of_other_libraries(self, noise, rate):
+        orders = [2.0, 3.0, 8.0, 32.0, 256.0]
+        history = ((PoissonGaussianEvent(noise, rate), 3), (GaussianEvent(2.0), 5))
+        ours = [one.epsilon for one in account(*history).to_rdp(orders)]
+        opacus = 0.0
+        theirs = rdp.RdpAccountant(orders)
+        for multiplier, share, count in ((noise, rate, 3), (2.0, 1.0, 5)):
+            opacus += compute_rdp(
+                q=share, noise_multiplier=multiplier, steps=count, orders=orders
+            )
+            event = dp_accounting.GaussianDpEvent(multiplier)
+            event = dp_accounting.PoissonSampledDpEvent(share, event)
+            theirs.compose(event, count)
+        np.testing.assert_allclose(ours, opacus, rtol=1e-9)
+        np.testing.assert_allclose(ours, theirs.rdp, rtol=1e-9)
+
+    @pytest.mark.parametrize("order", [1.5, 2.5, 10.5])
+    def test_an_integral_between_whole_orders(self, order):
+        """Ours is a line between moments: above the divergence, in both directions."""
+        x = np.linspace(-40, 40, 200_001)
+        none, whole = stats.norm.logpdf(x, 0, 1.1), stats.norm.logpdf(x, 1, 1.1)
+        some = np.logaddexp(math.log(0.98) + none, math.log(0.02) + whole)
+        (ours,) = account((PoissonGaussianEvent(1.1, 0.02), 1)).to_rdp([order])
+        exact = [
+            math.log(integrate.trapezoid(np.exp(order * p + (1 - order) * q), x))
+            for p, q in ((some, none), (none, some))
+        ]
+        assert max(exact) < (order - 1) * ours.epsilon < 2 * max(exact)
 
     def test_never_below_the_epsilon(self):
         accountant = account((PoissonGaussianEvent(1.0, 0.05), 100))

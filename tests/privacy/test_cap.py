@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from botorch_dp import ApproxDP, Ledger, PureDP
+from botorch_dp import GDP, ApproxDP, Ledger, PureDP
 from botorch_dp.exceptions import BudgetExceededError, InvalidArgumentError, LedgerError
 from botorch_dp.privacy import (
     AssumedEvent,
@@ -14,6 +14,7 @@ from botorch_dp.privacy import (
     PureEvent,
     ZCDPEvent,
 )
+from botorch_dp.privacy.entries import LedgerBudget, LedgerPlan
 
 
 class TestPlans:
@@ -186,3 +187,46 @@ class TestPlans:
         with pytest.raises(BudgetExceededError):
             ledger.charge(self.EVENT, count=30, adjacency="zero_out")
         assert len(ledger) == 1
+
+
+class TestForgedRows:
+    """Rows that a ledger never writes, by somebody who may append rows."""
+
+    @staticmethod
+    def append(ledger, item):
+        with ledger._store.transaction() as transaction:
+            transaction.append([item.to_row()], ledger._book.head)
+
+    @staticmethod
+    def plan(count):
+        releases = ((PureEvent(0.5), count),)
+        return LedgerPlan("", releases, "replace_one", "record", "", "", True)
+
+    @pytest.mark.parametrize("cap", [PureDP(1.0), GDP(1.0)])
+    def test_a_committed_plan_beyond_the_cap(self, cap):
+        ledger = Ledger(cap=cap)
+        self.append(ledger, self.plan(50))
+        with pytest.raises(LedgerError, match="past the cap"):
+            ledger.charge(PureEvent(0.5))
+        assert not len(ledger)
+
+    def test_one_that_uses_up_the_cap_is_followed(self):
+        ledger = Ledger(cap=PureDP(1.0))
+        self.append(ledger, self.plan(2))
+        ledger.charge(PureEvent(0.5), count=2)
+        assert not ledger.allows(PureEvent(0.5))
+
+    def test_a_plan_after_a_charge(self):
+        ledger = Ledger(cap=PureDP(1.0))
+        ledger.charge(PureEvent(0.5))
+        self.append(ledger, self.plan(1))
+        with pytest.raises(LedgerError, match="a plan after its first charge"):
+            ledger.charge(PureEvent(0.5))
+
+    def test_a_budget_that_is_declared_twice(self):
+        ledger = Ledger(cap=PureDP(1.0))
+        team = ledger.budget("team", PureDP(0.4))
+        team.charge(PureEvent(0.4))
+        self.append(ledger, LedgerBudget("", "team", PureDP(0.4), "pure"))
+        with pytest.raises(LedgerError, match="'team' twice"):
+            team.charge(PureEvent(0.4))

@@ -1,7 +1,10 @@
 """Certificates say everything, and say it again after a round trip."""
 
 import json
+import math
+from dataclasses import replace
 from html.parser import HTMLParser
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -15,8 +18,14 @@ from botorch_dp import (
     Ledger,
     PureDP,
 )
-from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import ApproxEvent, AssumedEvent, GaussianEvent
+from botorch_dp.exceptions import CertificateError, InvalidArgumentError
+from botorch_dp.privacy import (
+    ApproxEvent,
+    AssumedEvent,
+    Declaration,
+    GaussianEvent,
+    PureEvent,
+)
 
 
 @pytest.fixture
@@ -212,7 +221,7 @@ class TestJSON:
         assert Certificate.from_json(text) == certificate
 
     @pytest.mark.parametrize(
-        "text", ["", "{}", "[]", '{"certificate": 2}', '{"certificate": 1, "x": 0}']
+        "text", ["", "{}", "[]", '{"certificate": 2}', '{"certificate": 3, "x": 0}']
     )
     def test_other_text(self, text):
         with pytest.raises(InvalidArgumentError, match="to_json"):
@@ -239,3 +248,202 @@ class TestBadInput:
         ledger = Ledger()
         with pytest.raises(InvalidArgumentError, match=r"noise.*'dice'"):
             ledger.charge(GaussianEvent(1.0), noise="dice")
+
+
+class TestDeltas:
+    def certify(self, ledger, number, **options):
+        parameters = {"num_records": number}
+        return Certificate.from_ledger(ledger, parameters=parameters, **options)
+
+    @pytest.mark.parametrize(
+        ("number", "deltas"),
+        [
+            (500, [1e-3, 1e-5, 1e-6, 1e-7]),
+            (1000, [1e-5, 1e-6, 1e-7]),
+            (1_000_000, [1e-7]),
+            (10**9, [1e-10]),
+            ("many", [1e-3, 1e-5, 1e-6, 1e-7]),
+        ],
+    )
+    def test_only_small_ones(self, ledger, number, deltas):
+        found = self.certify(ledger, number).epsilons
+        assert list(found) == pytest.approx(deltas)
+
+    def test_a_large_one_is_refused(self, ledger):
+        with pytest.raises(InvalidArgumentError, match=r"deltas.*1000.*0\.001"):
+            self.certify(ledger, 1000, deltas=[1e-3])
+        assert list(self.certify(ledger, 999, deltas=[1e-3]).epsilons) == [1e-3, 1e-6]
+
+    @pytest.mark.parametrize(
+        ("parameters", "deltas"),
+        [
+            ({"num_persons": 50_000}, [1e-5, 1e-7]),
+            ({"num_persons": 50_000, "num_records": 10**9}, [1e-5, 1e-7]),
+            ({"num_records": 50_000}, [1e-5, 1e-7]),  # at least as many as persons
+            ({}, [1e-3, 1e-5, 1e-7]),
+        ],
+    )
+    def test_below_one_over_the_number_of_persons(self, parameters, deltas):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(2.0), unit="person")
+        found = Certificate.from_ledger(ledger, parameters=parameters)
+        assert list(found.epsilons) == deltas
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("mu", "guess"), [(1.0, "69.2 %"), (0.1, "52.0 %"), (5.0, "99.4 %")]
+    )
+    def test_the_guess_is_that_of_the_table(self, mu, guess):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(1 / mu))
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.guess == pytest.approx(NormalDist().cdf(mu / 2))
+        assert guess in certificate.sentences[1]
+
+    def test_of_pure_releases(self):
+        ledger = Ledger()
+        ledger.charge(PureEvent(1.0))
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.pure_epsilon == 1.0
+        assert certificate.guess == pytest.approx(math.e / (1 + math.e))
+
+    def test_native_parameters_of_gaussian_releases(self, ledger):
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.rho == pytest.approx(0.5)
+        for order, divergence in certificate.renyi.items():
+            assert divergence == pytest.approx(order / 2)
+
+    @pytest.mark.parametrize(
+        ("epsilon", "strength"),
+        [(1.0, "strong"), (1.1, "unclear"), (20.0, "unclear"), (21.0, "little")],
+    )
+    def test_strength(self, epsilon, strength):
+        ledger = Ledger()
+        ledger.charge(ApproxEvent(epsilon, 1e-5))
+        certificate = Certificate.from_ledger(ledger, deltas=[1e-5])
+        assert certificate.strength == strength
+
+    def test_seeded_noise_protects_nobody(self, ledger):
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.strength == "none"
+        assert "Nobody is protected" in certificate.sentences[0]
+
+    def test_the_cap_and_what_is_left(self):
+        ledger = Ledger(cap=GDP(1.0))
+        ledger.charge(GaussianEvent(1 / 0.6))
+        text = str(Certificate.from_ledger(ledger))
+        assert "mu=0.6 is spent, 0.8 of 1 (80.0%) is left" in text
+
+    @pytest.mark.parametrize(("k", "words"), [(1, "at most one"), (3, "GDP(mu=3)")])
+    def test_records_per_person(self, ledger, k, words):
+        declaration = Declaration(records_per_person=k)
+        certificate = Certificate.from_ledger(ledger, declaration=declaration)
+        assert words in dict(certificate.rows())["contribution"]
+
+    def test_the_larger_of_two(self):
+        one, other = Ledger(), Ledger(cap=GDP(9.0))
+        one.charge(GaussianEvent(2.0))
+        other.charge(GaussianEvent(1.0))
+        parts = [Certificate.from_ledger(ledger) for ledger in (one, other)]
+        larger = Certificate.larger(parts)
+        assert larger.guarantee == GDP(1.0)
+        assert (larger.guess, larger.rho) == (parts[1].guess, parts[1].rho)
+        assert larger.renyi == parts[1].renyi
+        assert (larger.head, larger.cap, larger.num_releases) == (None, None, 2)
+        assert not larger.verify(one).ok
+
+    def test_version_one_is_refused(self):
+        with pytest.raises(CertificateError, match="version 1"):
+            Certificate.from_json('{"certificate": 1}')
+
+    def test_the_registry(self, ledger):
+        declaration = Declaration(data_set="Visits", owner="Ward 3")
+        entry = Certificate.from_ledger(ledger, declaration=declaration).to_registry()
+        assert entry["deployment"]["privacy_loss"]["privacy_parameters"] == {"mu": 1.0}
+        assert entry["url_slug"].startswith("visits-ward-3-20")
+        assert json.loads(json.dumps(entry)) == entry
+        with pytest.raises(InvalidArgumentError, match="not private"):
+            Certificate.not_private("it peeks").to_registry()
+
+
+class TestLargeDeltas:
+    """At a large delta every epsilon is small, and says nothing."""
+
+    @pytest.fixture
+    def ledger(self):
+        ledger = Ledger()
+        ledger.charge(GaussianEvent(noise_multiplier=1.0))
+        return ledger
+
+    def test_they_do_not_make_a_guarantee_strong(self, ledger):
+        certificate = Certificate.from_ledger(ledger, deltas=[0.9])
+        assert certificate.epsilons == {0.9: 0.0}
+        assert certificate.main_delta is None
+        assert certificate.strength == "unclear"
+        assert "no epsilon is stated" in certificate.sentences[1]
+
+    def test_nor_does_that_of_the_cap(self):
+        ledger = Ledger(cap=ApproxDP(50.0, 0.5))
+        ledger.charge(GaussianEvent(noise_multiplier=1.0))
+        certificate = Certificate.from_ledger(ledger)
+        assert certificate.epsilons[0.5] == 0.0
+        assert (certificate.main_delta, certificate.strength) == (1e-5, "unclear")
+
+    def test_no_epsilon_is_not_strong(self, ledger):
+        few = Certificate.from_ledger(
+            ledger, parameters={"num_records": 50}, deltas=[1e-3]
+        )
+        many = Certificate.from_ledger(ledger, parameters={"num_records": 10**9})
+        larger = Certificate.larger([few, many])
+        assert larger.epsilons == {}
+        assert larger.strength == "unclear"
+
+    @pytest.mark.parametrize("delta", [0.5, 0.01])
+    def test_they_do_not_verify(self, ledger, delta):
+        certificate = Certificate.from_ledger(ledger, deltas=[delta])
+        [finding] = certificate.verify(ledger).findings
+        assert "at a delta of at most 0.001" in finding
+
+    def test_nor_those_above_one_over_the_number_of_units(self, ledger):
+        certificate = replace(
+            Certificate.from_ledger(ledger), parameters={"num_records": 2000}
+        )
+        [finding] = certificate.verify(ledger).findings
+        assert "one over the number of units, 2000" in finding
+
+
+class TestLarger:
+    @pytest.mark.parametrize(
+        ("name", "fields"),
+        [
+            ("unit", {"unit": "person"}),
+            ("adjacency", {"adjacency": "zero_out"}),
+            ("private", None),
+        ],
+    )
+    def test_units_are_not_mixed(self, name, fields):
+        def charged(**fields):
+            ledger = Ledger()
+            ledger.charge(GaussianEvent(noise_multiplier=1.0), **fields)
+            return Certificate.from_ledger(ledger)
+
+        other = Certificate.not_private("no noise")
+        if fields is not None:
+            other = charged(**fields)
+        with pytest.raises(InvalidArgumentError, match=f"agree on {name}"):
+            Certificate.larger([charged(), other])
+
+
+def test_no_text_adds_a_line():
+    spoof = "x\n  epsilon             0.01 at delta=1e-07\r\x1b[2K\u2028y"
+    ledger = Ledger()
+    ledger.charge(PureEvent(1.0), condition=spoof)
+    certificate = Certificate.from_ledger(ledger, parameters={spoof: spoof})
+    certificate = certificate.with_declaration(Declaration(owner=spoof))
+    lines = str(certificate).splitlines()
+    starts = [line for line in lines if line.startswith("  epsilon ")]
+    assert len(starts) == len(certificate.epsilons)
+    assert not [line for line in lines if not line.isprintable()]
+    reason = Certificate.not_private(spoof)
+    assert not [line for line in str(reason).splitlines() if line.startswith("  eps")]

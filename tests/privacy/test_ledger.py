@@ -396,6 +396,22 @@ def release_batches_until_killed(path, drawn_path, size):
             os.write(drawn, b"x")
 
 
+class TestDigests:
+    @pytest.mark.parametrize("in_file", [False, True])
+    def test_earlier_ones_are_recognized_and_others_are_not(self, tmp_path, in_file):
+        ledger = Ledger(tmp_path / "one" if in_file else None)
+        noted = [ledger.digest]
+        for _ in range(3):
+            ledger.charge(GaussianEvent(5.0))
+            noted.append(ledger.digest)
+        assert len(set(noted)) == 4
+        assert all(ledger.has_had(digest) for digest in noted)
+        other = Ledger(tmp_path / "other" if in_file else None)
+        other.charge(GaussianEvent(5.0))
+        assert not ledger.has_had(other.digest)
+        assert not ledger.has_had("")
+
+
 class TestProcesses:
     def test_batches_of_several_processes_never_overspend(self, tmp_path):
         Ledger(tmp_path / "l.db", PureDP(1.0))

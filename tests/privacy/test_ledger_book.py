@@ -63,20 +63,19 @@ class TestRows:
             book.read([entry.to_row(), "{}"], book.head)
         assert (book.entries, book.head.number) == ([], 0)  # all rows or none
 
-    def test_rows_between_plans_are_counted_in_order(self):
-        # No ledger writes a plan after a charge, but a reader follows any file.
-        book, entry = self.book(), self.entry()
+    def test_a_plan_after_a_charge_is_refused(self):
+        # No ledger writes one, and it could admit more than the cap.
+        entry = self.entry()
         plan = LedgerPlan(
             "", ((entry.event, 1),), "replace_one", "record", "", "", True
         )
-        items = [entry, entry, plan, entry]
-        one_by_one = self.book()
-        for item in items:
-            one_by_one.add([item], book.head)
-        book.add(items, book.head)
-        assert book.entries == one_by_one.entries == [entry] * 3
-        assert book.counter._total == one_by_one.counter._total == [0.5]
-        assert book.counter._spent.groups() == one_by_one.counter._spent.groups()
+        for book, items in ((self.book(), [plan, entry]), (self.book(), [plan])):
+            book.add(items, book.head)
+            assert book.plan == plan
+        for items in ([entry, plan], [entry, entry, plan, entry]):
+            book = self.book()
+            with pytest.raises(LedgerError, match="a plan after its first charge"):
+                book.add(items, book.head)
 
     def test_garbage_is_collected_again_afterwards(self):
         book, entry = self.book(), self.entry()

@@ -28,8 +28,8 @@ class Mechanism(ABC):
             ``"replace_one"``, ``"zero_out"`` or ``"add_or_remove_one"``.
         generator: A seeded generator for the noise, for experiments only.
         secure: True, or a :class:`SecureNoise`, for exact discrete noise.
-        unit: What neighbouring data sets differ in: one ``"record"``, ``"user"`` or
-            ``"agent"``.
+        unit: What neighbouring data sets differ in: one ``"record"``, ``"person"``,
+            ``"user"`` or ``"agent"``.
     """
 
     name: ClassVar[str]
@@ -138,8 +138,8 @@ class CalibratedMechanism(Mechanism):
         adjacency: The neighbouring data sets for which the sensitivity is stated.
         generator: A seeded generator for the noise, for experiments only.
         secure: Whether to draw exact discrete noise.
-        unit: What neighbouring data sets differ in: one ``"record"``, ``"user"`` or
-            ``"agent"``.
+        unit: What neighbouring data sets differ in: one ``"record"``, ``"person"``,
+            ``"user"`` or ``"agent"``.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class SubsampledGaussianMechanism(Mechanism):
         generator: A seeded generator for the noise and the sample, for experiments
             only.
         secure: Must be False; no bound is known for sampled discrete noise.
-        unit: What a row is: ``"record"``, ``"user"`` or ``"agent"``.
+        unit: What a row is: ``"record"``, ``"person"``, ``"user"`` or ``"agent"``.
 
     Example:
         >>> from botorch_dp.privacy import Ledger

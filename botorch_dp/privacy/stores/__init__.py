@@ -1,1 +1,1 @@
-"""Storage of the rows of a ledger: in memory, or in an SQLite file."""
+"""Storage of the rows of a ledger: in memory, in a file, or on a server."""

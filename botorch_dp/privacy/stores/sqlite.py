@@ -28,7 +28,7 @@ from itertools import count
 from pathlib import Path
 
 from botorch_dp.exceptions import LedgerError
-from botorch_dp.privacy.stores.chain import Head, start
+from botorch_dp.privacy.stores.chain import Head, follow, start
 
 _APPLICATION_ID = 0x42444C32  # "BDL2"
 _EARLIER_ID = 0x42444C31  # "BDL1": no units, plans and digests
@@ -36,6 +36,12 @@ _LOCK_TIMEOUT_SECONDS = 120.0
 # SQLite's own message about a damaged file may contain a damaged text.
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
+_TRIGGERS = {
+    f"{table}_{when}": f"""CREATE TRIGGER {table}_{when} BEFORE {when} ON {table}
+BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"""
+    for table in ("header", "rows")
+    for when in ("UPDATE", "DELETE")
+}
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 CREATE TABLE header (text TEXT NOT NULL);
@@ -44,12 +50,7 @@ CREATE TABLE rows (
     text TEXT NOT NULL,
     digest TEXT NOT NULL
 );
-""" + "\n".join(
-    f"""CREATE TRIGGER {table}_{when} BEFORE {when} ON {table}
-BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;"""
-    for table in ("header", "rows")
-    for when in ("UPDATE", "DELETE")
-)
+""" + "".join(f"{trigger};\n" for trigger in _TRIGGERS.values())
 
 
 class SQLiteStore:
@@ -183,34 +184,40 @@ class SQLiteTransaction:
 
     def read_after(self, head: Head) -> tuple[list[str], Head]:
         """Return the rows after ``head``, if they continue its chain, and its end."""
-        path = self._store.path
         known = start(_read_header(self._connection))
         if head.number:
             row = self._connection.execute(
                 "SELECT id, digest FROM rows WHERE id = ?", (head.number,)
             ).fetchone()
             known = Head(0, "") if row is None else Head(*row)
-        if known != head:
-            raise LedgerError(
-                f"The ledger {path} is not the one that this process has used: its "
-                "file was replaced by another ledger or by an older copy. The privacy "
-                "spent is unknown: restore the newest copy."
-            )
         rows = self._connection.execute(
             "SELECT id, text, digest FROM rows WHERE id > ? ORDER BY id", (head.number,)
         ).fetchall()
-        texts = [str(text) for _, text, _ in rows]
-        digests = head.digests(texts)
-        pairs = zip(rows, digests, strict=True)
-        for expected, ((number, _, found), digest) in enumerate(pairs, head.number + 1):
-            if number != expected:
-                raise LedgerError(f"Row {number - 1} of the ledger is lost.")
-            if found != digest:
-                raise LedgerError(
-                    f"Row {number} of the ledger {path} is damaged: it does not match "
-                    "its digest."
-                )
-        return texts, head.moved(digests)
+        _check_append_only(self._connection)
+        return follow(head, known, rows, place=self._store.path)
+
+
+def _check_append_only(connection: sqlite3.Connection) -> None:
+    """Raise if somebody has removed a trigger, or rows at the end."""
+    found = dict(
+        connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    )
+    if found != _TRIGGERS:
+        raise LedgerError(
+            "The ledger was tampered with: the triggers that keep it append-only were "
+            "changed. The privacy spent is unknown: restore the newest copy."
+        )
+    # SQLite remembers the largest id that it has ever assigned.
+    (assigned,) = connection.execute(
+        "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'rows'"
+    ).fetchone()
+    (last,) = connection.execute("SELECT COALESCE(MAX(id), 0) FROM rows").fetchone()
+    if assigned != last:
+        raise LedgerError(
+            f"The ledger was tampered with: its last row has number {last}, and "
+            f"{assigned} were written. The privacy spent is unknown: restore the "
+            "newest copy."
+        )
 
 
 def _read_header(connection: sqlite3.Connection) -> str:

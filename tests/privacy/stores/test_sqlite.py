@@ -182,6 +182,7 @@ class TestReplacedFiles:
             connection.execute(
                 "UPDATE rows SET text = replace(text, '1.0', '0.1') WHERE id = 2"
             )
+            connection.execute(sqlite_store._TRIGGERS["rows_UPDATE"])
             connection.commit()
         with pytest.raises(LedgerError, match=r"Row 2 .* digest"):
             Ledger(tmp_path / "l.db")
@@ -390,6 +391,7 @@ class TestDamage:
         with contextlib.closing(sqlite3.connect(ledger_file)) as connection:
             connection.execute("DROP TRIGGER rows_DELETE")
             connection.execute("DELETE FROM rows WHERE id = 50")
+            connection.execute(sqlite_store._TRIGGERS["rows_DELETE"])
             connection.commit()
         with pytest.raises(LedgerError, match="Row 50 of the ledger is lost"):
             Ledger(ledger_file)

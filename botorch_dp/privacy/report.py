@@ -1,0 +1,216 @@
+"""Reports: a certificate and its ledger as one page of HTML, without the network.
+
+Everything in a report is public: it shows a certificate, the charges of a ledger, and
+nothing else. Every text is escaped.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy import certificate_text as words
+from botorch_dp.privacy.report_html import card, escaped, page, section, table
+from botorch_dp.privacy.report_ledger import (
+    charges,
+    chart,
+    name_to_show,
+    summary_rows,
+)
+
+if TYPE_CHECKING:
+    from botorch_dp.privacy.certificate import Certificate
+    from botorch_dp.privacy.ledger import Ledger
+
+# What the card of a certificate shows when it is opened.
+_FOLDED = ("not covered", "versions", "parameters", "Renyi DP", "not stated")
+_SUMMARY = "Not covered, not stated, and technical details"
+_LIGHTS = {"strong": "good", "unclear": "fair", "little": "bad", "none": "bad"}
+
+
+def certificate_page(
+    certificate: "Certificate", ledger: "Ledger | None" = None, *, title: str = ""
+) -> str:
+    """Return a whole page about a certificate.
+
+    Args:
+        certificate: The certificate.
+        ledger: Its ledger, which adds the budget over time and all charges.
+        title: The title of the page.
+    """
+    title = title or certificate.declaration.data_set or "Privacy report"
+    parts = [
+        f"<header><p class='kind'>{escaped(words.title(certificate))}</p>"
+        f"<h1>{escaped(title)}</h1>{_sentences(certificate)}</header>",
+        section("At a glance", _lights(certificate, ledger)),
+    ]
+    if ledger is not None:
+        parts += ledger_sections(_part_of(certificate, ledger), exact_times=False)
+    parts += _details(certificate)
+    return page(title, parts)
+
+
+def ledger_page(ledger: "Ledger") -> str:
+    """Return a whole page about a ledger."""
+    name = name_to_show(ledger)
+    rows = summary_rows(ledger.view(), ledger.report_delta)
+    header = f"<header><p class='kind'>Privacy ledger</p><h1>{escaped(name)}</h1>"
+    parts = [f"{header}</header>", section("At a glance", table(rows))]
+    return page(name, [*parts, *ledger_sections(ledger, exact_times=True)])
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page to a file, and return the file."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InvalidArgumentError(
+            f"path must be in an existing folder, got {str(path)!r}."
+        )
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def certificate_card(certificate: "Certificate") -> str:
+    """Return a certificate for notebooks and for pages of other programs."""
+    title = f"<p class='kind'>{escaped(words.title(certificate))}</p>"
+    most: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    for row in words.rows(certificate):
+        (others if row[0] in _FOLDED else most).append(row)
+    details = ""
+    if others:
+        details = f"<details><summary>{_SUMMARY}</summary>{table(others)}</details>"
+    return card(title + _sentences(certificate) + table(most) + details)
+
+
+def ledger_card(ledger: "Ledger") -> str:
+    """Return a ledger for notebooks."""
+    view = ledger.view()
+    title = f"<caption>Privacy ledger: {escaped(name_to_show(ledger))}</caption>"
+    rows = table(summary_rows(view, ledger.report_delta), title)
+    return card(rows + charges(view.entries, exact_times=True))
+
+
+def result_card(
+    title: str, rows: Iterable[tuple[str, str]], certificate: "Certificate"
+) -> str:
+    """Return a result for notebooks.
+
+    Args:
+        title: What it is.
+        rows: Pairs of a label and a text.
+        certificate: Its certificate, whose sentences are shown.
+    """
+    kind = f"<p class='kind'>{escaped(title)}</p>"
+    return card(kind + _sentences(certificate) + table(rows))
+
+
+def ledger_sections(ledger: "Ledger", *, exact_times: bool) -> list[str]:
+    """Return the budget over time and the charges of a ledger.
+
+    Args:
+        ledger: The ledger.
+        exact_times: Whether to show the time of day of each charge.
+    """
+    entries = ledger.entries
+    if not entries:
+        return [section("Releases", "<p>Nothing was charged yet.</p>")]
+    budget = chart(entries, ledger.cap, ledger.report_delta)
+    released = charges(entries, exact_times=exact_times)
+    return [
+        section("Budget over time", budget),
+        section("What was released, and when", released),
+    ]
+
+
+def _part_of(certificate: "Certificate", ledger: "Ledger") -> "Ledger":
+    """Return the part of a ledger that a certificate is for."""
+    partition = certificate.partition
+    return ledger.whole.partition(partition) if partition else ledger
+
+
+def _sentences(certificate: "Certificate") -> str:
+    lead = "".join(f"<p class='says'>{escaped(s)}</p>" for s in certificate.sentences)
+    return f"<div class='{_LIGHTS[certificate.strength]} verdict'>{lead}</div>"
+
+
+def _lights(certificate: "Certificate", ledger: "Ledger | None") -> str:
+    """Return the table of traffic lights."""
+    rows: list[tuple[str, str, str]] = []
+    delta = certificate.main_delta
+    if not certificate.private or delta is None:
+        rows.append(("bad", "Strength", "nothing is guaranteed"))
+    else:
+        epsilon = certificate.epsilons[delta]
+        text = f"{certificate.strength}: epsilon {epsilon:.4g} at delta {delta:.3g}"
+        rows.append((_LIGHTS[certificate.strength], "Strength", text))
+    conditional = [t for t in certificate.assumptions if t.startswith("NOT worst case")]
+    rows.append(
+        ("fair", "Assumptions on the data", "; ".join(conditional))
+        if conditional
+        else ("good", "Assumptions on the data", "none: holds in the worst case")
+    )
+    exact = set(certificate.noise) == {"secure"}
+    noise = "exact discrete noise" if exact else "floating-point noise"
+    light = "bad" if certificate.for_experiments_only else "good" if exact else "fair"
+    if certificate.for_experiments_only:
+        noise = "seeded noise, for experiments only"
+    rows.append((light, "Noise", noise))
+    capped = certificate.cap is not None
+    [(_, budget)] = words.budget(certificate)
+    rows.append(("good" if capped else "fair", "Budget", budget))
+    disproved = [a for a in certificate.audits if _rejects(certificate, a)]
+    audited = "; ".join(text for _, text in words.audits(certificate))
+    light = "bad" if disproved else "good" if certificate.audits else "fair"
+    rows.append((light, "Audit", audited))
+    missing = [t for label, t in words.declared(certificate) if label == "not stated"]
+    declared = f"not stated: {missing[0]}" if missing else "complete"
+    rows.append(("fair" if missing else "good", "Declaration", declared))
+    if ledger is not None:
+        found = certificate.verify(ledger)
+        text = "; ".join(found.findings) or "agrees with the ledger"
+        rows.append(("good" if found.ok else "bad", "Verification", text))
+    cells = "".join(
+        f"<tr><td><span class='{light} light'>{_WORDS[light]}</span></td>"
+        f"<th scope='row'>{escaped(label)}</th><td>{escaped(text)}</td></tr>"
+        for light, label, text in rows
+    )
+    return f"<div class='wide'><table class='lights'>{cells}</table></div>"
+
+
+_WORDS = {"good": "good", "fair": "look", "bad": "bad"}
+
+
+def _rejects(certificate: "Certificate", audit: object) -> bool:
+    """Return whether an audit contradicts the certificate."""
+    unit, bound = getattr(audit, "unit", ""), getattr(audit, "lower_bound", 0.0)
+    if unit == "mu" and certificate.guarantee is not None:
+        return bool(bound > certificate.guarantee.to_dict()["mu"])
+    if unit == "epsilon" and certificate.pure_epsilon is not None:
+        return bool(bound > certificate.pure_epsilon)
+    return False
+
+
+def _details(certificate: "Certificate") -> list[str]:
+    """Return the rest of a certificate, by subject."""
+    if not certificate.private:
+        return [section("Details", table(words.rows(certificate)))]
+    subjects = {
+        "Guarantee": (
+            *("protects", "neighbours", "contribution", "epsilon", "guarantee"),
+            *("pure DP", "zCDP", "Renyi DP", "accounting", "cap", "run"),
+        ),
+        "Assumptions and trust": ("holds", "trust", "bias"),
+        "Methods": ("noise", "audit", "parameters"),
+        "Not covered": ("not covered",),
+    }
+    rows = words.rows(certificate)
+    sections = [
+        section(title, table([row for row in rows if row[0] in labels]))
+        for title, labels in subjects.items()
+    ]
+    declared = certificate.declaration.rows()
+    sections.append(section("Declared by the owner of the data", table(declared)))
+    own = [*words.identity(certificate), ("digest", certificate.digest)]
+    return [*sections, section("This certificate", table(own))]
