@@ -1,8 +1,10 @@
 """Continue a search after its fit, and pay for further scores."""
 
 import os
+import uuid
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,21 +15,33 @@ from botorch_dp.exceptions import (
     InvalidArgumentError,
     UnpaidReleaseWarning,
 )
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
+from botorch_dp.integrations.sklearn.independence import check_independence
 from botorch_dp.integrations.sklearn.legs import Leg, fresh_seed, part_of, seeded
 from botorch_dp.integrations.sklearn.methods import ADJACENCY
+from botorch_dp.integrations.sklearn.people import (
+    check_same_unit,
+    check_unit,
+    people_of,
+)
 from botorch_dp.integrations.sklearn.record_losses import Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
-from botorch_dp.integrations.sklearn.refitted import RefittedModel, refitted_has
+from botorch_dp.integrations.sklearn.refitted import refitted_has
 from botorch_dp.integrations.sklearn.remembered import Remembered
+from botorch_dp.integrations.sklearn.schema import typed_training
 from botorch_dp.integrations.sklearn.score_release import ScoreRelease
-from botorch_dp.integrations.sklearn.scoring import make_scoring
+from botorch_dp.integrations.sklearn.scoring import for_records, make_scoring
 from botorch_dp.integrations.sklearn.separation import check_alike, check_separate
+from botorch_dp.integrations.sklearn.shown import ShownSearch
 from botorch_dp.integrations.sklearn.stages import StagedSearch
 from botorch_dp.integrations.sklearn.stopping import TIMED, uninterrupted
-from botorch_dp.privacy import Certificate, Guarantee, Ledger
+from botorch_dp.integrations.sklearn.tally_release import TallyRelease
+from botorch_dp.privacy import Certificate, Declaration, Guarantee, Ledger
+from botorch_dp.privacy.account import RunAccount
 from botorch_dp.privacy.budget import check_affordable, warn_of_large_delta
 from botorch_dp.privacy.calibration import check_guarantee
+from botorch_dp.privacy.report import write_page
 
 
 class PrivateScore(NamedTuple):
@@ -35,14 +49,15 @@ class PrivateScore(NamedTuple):
 
     Attributes:
         score: The score with noise, higher is better.
-        noise_std: The standard deviation of the noise, which is public.
+        noise_std: The standard deviation of the noise, which is public. For a score
+            that is not a mean over records, an estimate from what was released.
     """
 
     score: float
     noise_std: float
 
 
-class ContinuedSearch(RefittedModel):
+class ContinuedSearch(ShownSearch):
     """The part of a search that comes after its fit."""
 
     guarantee: Guarantee
@@ -51,7 +66,9 @@ class ContinuedSearch(RefittedModel):
     loss_range: tuple[float, float] | None
     method_options: Any
     ledger: Ledger | None
+    max_records_per_person: int | None
     timeout: float | None
+    schema: Any
     checkpoint: str | os.PathLike[str] | None
     certificate_: Certificate
 
@@ -60,6 +77,7 @@ class ContinuedSearch(RefittedModel):
         *,
         X_val: Any,
         y_val: Any = None,
+        groups: Any = None,
         guarantee: Guarantee | None = None,
         X: Any = None,
         y: Any = None,
@@ -80,6 +98,7 @@ class ContinuedSearch(RefittedModel):
         Args:
             X_val: The inputs of the private records, as in ``fit``.
             y_val: The targets of the private records.
+            groups: The names of their persons; needed if ``fit`` was given groups.
             guarantee: The guarantee of what is released from now on; by default what
                 is left of a search that was stopped.
             X: The training inputs; by default those of ``fit``, which a search keeps
@@ -96,6 +115,7 @@ class ContinuedSearch(RefittedModel):
                 does not allow the guarantee.
         """
         check_is_fitted(self, "best_params_")
+        check_same_unit("resume", self.certificate_.unit, groups)
         training = self._training("resume", X, y, fit_params)
         known, ledger = self._remembered, self._ledger("resume")
         if guarantee is None:
@@ -120,13 +140,34 @@ class ContinuedSearch(RefittedModel):
                 num_fits=self.num_fits_,
                 is_timed=TIMED in self.certificate_.assumptions,
             )
-        return self._run(leg, *training[:2], X_val, y_val, training[2])
+        return self._run(leg, *training[:2], X_val, y_val, groups, training[2])
+
+    def report(
+        self, path: str | os.PathLike[str], *, declaration: Declaration | None = None
+    ) -> Path:
+        """Write a page of HTML about everything released, and return the file.
+
+        It shows the certificate, and the ledger unless this search was loaded and its
+        ledger was in memory. All of it is public.
+
+        Args:
+            path: The file.
+            declaration: What the owner of the data says about it.
+        """
+        check_is_fitted(self, "certificate_")
+        certificate, ledger = self.certificate_, self._known_ledger()
+        if declaration is not None:
+            certificate = certificate.with_declaration(declaration)
+        if ledger is not None and not len(ledger):
+            ledger = None  # it has no charges to show
+        return write_page(certificate.to_html(ledger), path)
 
     def private_score(
         self,
         *,
         X_val: Any,
         y_val: Any = None,
+        groups: Any = None,
         guarantee: Guarantee,
         X: Any = None,
         y: Any = None,
@@ -135,11 +176,14 @@ class ContinuedSearch(RefittedModel):
 
         The score is that of ``scoring``, with losses clipped to ``loss_range``. Noise
         is Laplace's under a ``PureDP`` and Gaussian otherwise. ``certificate_`` then
-        includes this release.
+        includes this release. For ``"roc_auc"``, ``"f1"``, ``"precision"`` and
+        ``"recall"`` the noise is on counts, and the score is their ratio: it is biased,
+        and ``noise_std`` is an estimate.
 
         Args:
             X_val: The inputs of the private records.
             y_val: The targets of the private records.
+            groups: The names of their persons; needed if ``fit`` was given groups.
             guarantee: The guarantee of this release. The cap of the ledger must allow
                 it.
             X: The training inputs, by whose types private records are read; by default
@@ -155,26 +199,55 @@ class ContinuedSearch(RefittedModel):
                 does not allow it.
         """
         check_is_fitted(self, "best_estimator_")
+        check_same_unit("private_score", self.certificate_.unit, groups)
         check_guarantee("guarantee", guarantee)
         X, y, _ = self._training("private_score", X, y, {})
-        check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
+        schema, X, y = typed_training(self.schema, X, y, X_val)
+        check_alike(X, y, X_val, y_val, schema=schema)
         ledger, scoring = self._ledger("private_score"), self._make_scoring(y)
-        records = read_alike(*indexable(X_val, y_val), training=indexable(X, y))
-        warn_of_large_delta(guarantee, len(records))
-        assert scoring.loss_range is not None
-        release = ScoreRelease(
-            guarantee,
-            ledger=ledger,
-            loss_range=scoring.loss_range,
-            num_records=len(records),
-            adjacency=ledger.adjacency or ADJACENCY,
-            generator=self._generator(ledger),
-            secure=bool((self.method_options or {}).get("secure")),
+        records = read_alike(
+            X_val,
+            y_val,
+            training=indexable(X, y),
+            schema=schema,
+            people=people_of(groups, X_val, self.max_records_per_person),
         )
-        check_affordable(ledger, release.planned_releases(), release.account.adjacency)
+        scoring = for_records(scoring, records)
+        warn_of_large_delta(guarantee, records.num_persons)
+        settings: dict[str, Any] = {
+            "num_records": records.num_persons,
+            "generator": self._generator(ledger),
+            "secure": bool((self.method_options or {}).get("secure")),
+        }
+        release: ScoreRelease | TallyRelease
+        if isinstance(scoring, CandidateScoring):
+            account = RunAccount(
+                ledger,
+                f"score {uuid.uuid4().hex}",
+                adjacency=ADJACENCY,
+                unit=records.unit,
+                condition=scoring.condition,
+            )
+            release = TallyRelease(scoring, guarantee, account=account, **settings)
+        else:
+            assert scoring.loss_range is not None
+            release = ScoreRelease(
+                guarantee,
+                ledger=ledger,
+                loss_range=scoring.loss_range,
+                adjacency=ledger.adjacency or ADJACENCY,
+                unit=records.unit,
+                **settings,
+            )
+        account, plan = release.account, release.planned_releases()
+        check_unit(ledger, account.unit)
+        check_affordable(ledger, plan, account.adjacency, unit=account.unit)
         scoring.try_on(self.best_estimator_, records.of_training)
-        losses = torch.from_numpy(scoring.private_losses(self.best_estimator_, records))
+        check_independence(scoring, self.best_estimator_, records.witnesses)
+        losses = torch.from_numpy(
+            scoring.private_losses(self.best_estimator_, records, is_tried=True)
+        )
         try:
             with uninterrupted():
                 release.release(losses.unsqueeze(-1))
@@ -210,6 +283,7 @@ class ContinuedSearch(RefittedModel):
         y: Any,
         X_val: Any,
         y_val: Any,
+        groups: Any,
         fit_params: dict[str, Any],
     ) -> Any:
         """Run one leg of the search."""
@@ -220,7 +294,7 @@ class ContinuedSearch(RefittedModel):
         known = vars(self).get("_in_this_process")
         return known if isinstance(known, Remembered) else Remembered()
 
-    def _make_scoring(self, training_targets: Any) -> Scoring:
+    def _make_scoring(self, training_targets: Any) -> Scoring | CandidateScoring:
         return make_scoring(
             self.scoring,
             self.loss_range,
@@ -253,11 +327,12 @@ class ContinuedSearch(RefittedModel):
     ) -> None:
         """Set the attributes of everything that was released."""
         found = search.found(stopped)
-        for name in ("best_score_", "best_estimator_", "plan_"):
+        for name in ("best_score_", "best_score_std_", "best_estimator_", "plan_"):
             self.__dict__.pop(name, None)  # of an earlier leg
         self.best_params_ = found.params
         if found.loss is not None:
             self.best_score_ = evaluation.scoring.score(found.loss)
+            self.best_score_std_ = found.loss_std
         self.history_ = leg.history + found.history
         self.certificate_ = found.certificate
         if found.plan is not None:
@@ -294,13 +369,18 @@ class ContinuedSearch(RefittedModel):
             )
         return self._remembered.training
 
-    def _ledger(self, method: str) -> Ledger:
-        """Return the ledger of the fit."""
+    def _known_ledger(self) -> Ledger | None:
+        """Return the ledger of the fit, None if it was in the memory of another."""
         ledger = self._remembered.ledger
         ledger = self.ledger if ledger is None else ledger
         if ledger is None and self.checkpoint is not None:
             path = f"{os.fspath(self.checkpoint)}.ledger"
             ledger = Ledger(path) if os.path.exists(path) else None
+        return ledger
+
+    def _ledger(self, method: str) -> Ledger:
+        """Return the ledger of the fit."""
+        ledger = self._known_ledger()
         if ledger is None:
             raise InvalidArgumentError(
                 f"{method} needs the ledger of the fit, but this search was loaded or "

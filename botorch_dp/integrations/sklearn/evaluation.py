@@ -2,22 +2,33 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from joblib.parallel import get_active_backend
 from sklearn.base import clone
 from torch import Tensor
 from tqdm import tqdm
 
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
+from botorch_dp.integrations.sklearn.independence import check_independence
 from botorch_dp.integrations.sklearn.quiet import Surroundings, quiet
 from botorch_dp.integrations.sklearn.record_losses import Array, Scoring
 from botorch_dp.integrations.sklearn.records import Records, copied
 from botorch_dp.integrations.sklearn.space import Params
-from botorch_dp.integrations.sklearn.stopping import Limits
+from botorch_dp.integrations.sklearn.stopping import Limits, now
+from botorch_dp.integrations.sklearn.training_threads import (
+    in_threads,
+    is_serial,
+    may_use_threads,
+    trains_fast,
+)
 
 
 @dataclass
@@ -25,11 +36,12 @@ class Evaluation:
     """Fits candidates on training records and scores private records.
 
     Joblib evaluates every batch of candidates with the configured backend, so its
-    workers see the private records.
+    workers see the private records. If none is configured, the time of the first fit
+    decides between threads and processes.
 
     Attributes:
         estimator: The estimator to clone and fit.
-        scoring: The loss of a record.
+        scoring: The loss of a record, or a score of all records together.
         training: The training inputs and targets, and further arguments of ``fit``.
         private: The private records.
         n_jobs: The number of joblib workers.
@@ -39,10 +51,13 @@ class Evaluation:
             under a model whose training fails.
         limits: When to stop before the next model.
         num_fits: The number of models trained so far.
+        is_checked: Whether training records have shown that the first model does not
+            mix records.
+        seconds_per_fit: How long the first model took to train, if that was measured.
     """
 
     estimator: Any
-    scoring: Scoring
+    scoring: Scoring | CandidateScoring
     training: tuple[Any, Any, dict[str, Any]] = field(repr=False)
     private: Records
     n_jobs: int | None
@@ -50,11 +65,18 @@ class Evaluation:
     points_are_private: bool = False
     limits: Limits = field(default_factory=Limits)
     num_fits: int = 0
+    is_checked: bool = False
+    seconds_per_fit: float | None = None
 
     @property
     def num_records(self) -> int:
-        """The number n of private records."""
-        return len(self.private)
+        """The number n of private records, or of the persons they belong to."""
+        return self.private.num_persons
+
+    @property
+    def unit(self) -> str:
+        """Who is protected, and has one row of losses."""
+        return self.private.unit
 
     def expect(self, num_fits: int | None) -> None:
         """Tell the bar how many models will be trained."""
@@ -63,15 +85,65 @@ class Evaluation:
         self.bar.refresh()
 
     def losses(self, candidates: Sequence[Params]) -> Tensor:
-        """Return the ``n x k`` private losses of k candidates.
+        """Return the ``n x k`` private losses of k candidates, or ``2 x k`` tallies.
 
         Raises:
             SearchStopped: Before or between models, if a limit is reached. The losses
                 so far are discarded.
         """
         self.limits.check(len(candidates))
-        found = Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(_fit_and_score)(
+        columns: list[Array] = []
+        # Closing a generator ends the workers if it stops here.
+        with contextlib.closing(self._columns(candidates)) as found:
+            for column in found:
+                columns.append(column)
+                self.is_checked = True
+                self.num_fits += 1
+                self.limits.num_fits += 1
+                self.bar.update()
+                if len(columns) < len(candidates):
+                    self.limits.check()
+        return torch.from_numpy(np.stack(columns, axis=-1))
+
+    def _columns(self, candidates: Sequence[Params]) -> Generator[Array, None, None]:
+        """Yield the losses of candidates, by threads or processes if there are more.
+
+        Threads only train. They never do so while private records are scored, because
+        the streams and warnings of a process belong to all of its threads.
+        """
+        own = not self.points_are_private and may_use_threads(self.n_jobs)
+        if own and self.seconds_per_fit is None:
+            yield self._scored(self._timed_fit(candidates[0]))
+            candidates = candidates[1:]
+        if own and candidates and trains_fast(self.seconds_per_fit):
+            size = joblib.effective_n_jobs(self.n_jobs)
+            for start in range(0, len(candidates), size):
+                models = in_threads(
+                    partial(_fitted, self.estimator, training=self.training),
+                    candidates[start : start + size],
+                )
+                while models:
+                    yield self._scored(models.pop(0))
+        elif candidates:
+            yield from self._in_processes(candidates)
+
+    def _timed_fit(self, params: Params) -> Any:
+        """Train the first model, and keep how long it took: a public fact."""
+        start = now()
+        model = self.fitted(params)
+        self.seconds_per_fit = now() - start
+        return model
+
+    def _scored(self, model: Any) -> Array:
+        with Surroundings().entered():
+            return _scored(model, self.private, self.scoring, not self.is_checked)
+
+    def _in_processes(
+        self, candidates: Sequence[Params]
+    ) -> Generator[Array, None, None]:
+        """Yield the losses of candidates, by joblib's configured backend."""
+        tasks = (
+            (
                 Surroundings(),
                 self.estimator,
                 params,
@@ -79,19 +151,21 @@ class Evaluation:
                 self.private,
                 self.scoring,
                 self.points_are_private,
+                not self.is_checked and number == 0,
             )
-            for params in candidates
+            for number, params in enumerate(candidates)
         )
-        columns = []
-        with contextlib.closing(found):  # ends the workers if it stops here
-            for column in found:
-                columns.append(column)
-                self.num_fits += 1
-                self.limits.num_fits += 1
-                self.bar.update()
-                if len(columns) < len(candidates):
-                    self.limits.check()
-        return torch.from_numpy(np.stack(columns, axis=-1))
+        if is_serial(self.n_jobs):
+            yield from (_fit_and_score(*task) for task in tasks)
+            return
+        # Ray's backend returns all columns at once.
+        one_by_one = get_active_backend()[0].supports_return_generator
+        return_as = "generator" if one_by_one else "list"
+        found = Parallel(n_jobs=self.n_jobs, return_as=return_as)(
+            delayed(_fit_and_score)(*task) for task in tasks
+        )
+        with contextlib.closing(found) if one_by_one else contextlib.nullcontext():
+            yield from found
 
     def interpolated(self, points: Sequence[list[tuple[float, Params]]]) -> Tensor:
         """Return the ``n x b`` losses of b points, each a weighted mean of candidates.
@@ -119,7 +193,10 @@ class Evaluation:
 
     def try_on(self, params: Params) -> None:
         """Raise any error of the model or the loss, using training records only."""
-        self.scoring.try_on(self.fitted(params), self.private.of_training)
+        model = self.fitted(params)
+        self.scoring.try_on(model, self.private.of_training)
+        check_independence(self.scoring, model, self.private.witnesses)
+        self.is_checked = True
 
 
 def progress_bar(name: str, verbose: int | None) -> tqdm:
@@ -155,8 +232,9 @@ def _fit_and_score(
     params: Params,
     training: tuple[Any, Any, Any],
     private: Records,
-    scoring: Scoring,
+    scoring: Scoring | CandidateScoring,
     point_is_private: bool,
+    is_first: bool,
 ) -> Array:
     with surroundings.entered():
         if point_is_private:
@@ -166,9 +244,19 @@ def _fit_and_score(
             except KeyboardInterrupt:
                 raise
             except BaseException:  # at which points training fails is private
-                return scoring.worst_losses(len(private))
+                assert isinstance(scoring, Scoring)
+                return scoring.worst_losses(private.num_persons)
         else:
             model = _fitted(estimator, params, training)
-            # Errors may show on training records, never on private ones.
-            scoring.try_on(model, private.of_training)
+            return _scored(model, private, scoring, is_first)
         return scoring.private_losses(model, private)
+
+
+def _scored(
+    model: Any, private: Records, scoring: Scoring | CandidateScoring, is_first: bool
+) -> Array:
+    # Errors may show on training records, never on private ones.
+    scoring.try_on(model, private.of_training)
+    if is_first:
+        check_independence(scoring, model, private.witnesses)
+    return scoring.private_losses(model, private, is_tried=True)

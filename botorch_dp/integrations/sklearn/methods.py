@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from botorch_dp._validation import check_count
+from botorch_dp._validation import check_count, suggestion
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.space import Params, SearchSpace
 from botorch_dp.integrations.sklearn.stopping import TIMED
+from botorch_dp.integrations.sklearn.tally_choice import TallyChoice
 from botorch_dp.optimizers import PrivateBO
 from botorch_dp.optimizers.auto.search_plan import SearchPlan
 from botorch_dp.privacy import (
@@ -30,6 +32,7 @@ ADJACENCY = "replace_one"
 _RESERVED = {
     "DPGIBO": {"bounds", "transform", "clip_norm"},
     "PrivateBO": {"candidates", "bounds", "release", "output", "what", "adaptive"},
+    "TallyChoice": {"candidates", "scoring", "output"},
     "both": {
         "num_records",
         "guarantee",
@@ -37,6 +40,7 @@ _RESERVED = {
         "loss_range",
         "max_evaluations",
         "initial_x",
+        "unit",
         "ledger",
         "generator",
     },
@@ -97,6 +101,7 @@ class Found:
     Attributes:
         params: The released hyperparameters.
         loss: The released mean loss, or None.
+        loss_std: The standard deviation of the noise on it, or None.
         history: The public facts of every step.
         certificate: The certificate of all releases.
         plan: The plan that was followed, or None.
@@ -107,10 +112,14 @@ class Found:
     history: list[dict[str, Any]]
     certificate: Certificate
     plan: SearchPlan | None = None
+    loss_std: float | None = None
 
 
 class CandidateChoice:
-    """A run of PrivateBO that releases one of the candidates.
+    """A run that releases one of the candidates.
+
+    It is a run of PrivateBO, or of TallyChoice for a score that is not a mean over
+    records.
 
     Args:
         task: The public settings of the search.
@@ -123,7 +132,7 @@ class CandidateChoice:
         **settings: Further arguments of PrivateBO.
 
     Attributes:
-        run: The run of PrivateBO.
+        run: The run.
         num_candidates: The number of candidates.
     """
 
@@ -147,17 +156,26 @@ class CandidateChoice:
         self._candidates, self._evaluation = candidates, evaluation
         self.num_candidates = len(candidates)
         self._released: tuple[Params, float | None] | None = None
+        shared = {
+            "candidates": points,
+            "num_records": evaluation.num_records,
+            "guarantee": guarantee,
+            "output": "both" if release_score else "point",
+            "unit": evaluation.unit,
+            "ledger": task.ledger,
+            "generator": task.generator,
+        }
+        scoring = evaluation.scoring
+        self.run: PrivateBO | TallyChoice
+        if isinstance(scoring, CandidateScoring):
+            self.run = make_optimizer(TallyChoice, options, scoring=scoring, **shared)
+            return
         self.run = make_optimizer(
             PrivateBO,
             options,
-            candidates=points,
-            num_records=evaluation.num_records,
-            guarantee=guarantee,
-            loss_range=evaluation.scoring.loss_range,
+            loss_range=scoring.loss_range,
             release=release,
-            output="both" if release_score else "point",
-            ledger=task.ledger,
-            generator=task.generator,
+            **shared,
             **{name: settings[name] for name in settings.keys() - options.keys()},
         )
 
@@ -175,6 +193,15 @@ class CandidateChoice:
                 chosen = self._params_at[tuple(result.x.tolist())]
                 self._released = chosen, result.value
         return self._released
+
+    @property
+    def loss_std(self) -> float | None:
+        """The standard deviation of the noise on the released loss, if it is known."""
+        if self.released is None:
+            return None
+        details = self.run.result().details
+        # The second is that of a score that is a ratio of noisy counts.
+        return details.get("value_noise_std", details.get("score_noise_std"))
 
     @property
     def num_lost(self) -> int:
@@ -234,6 +261,13 @@ def choice_of(method: str, task: Task, evaluation: Evaluation) -> CandidateChoic
             "guarantee must be a PureDP or an ApproxDP with method='stable', got "
             f"{task.guarantee!r}. Use method='auto' for this guarantee."
         )
+    is_tallied = isinstance(evaluation.scoring, CandidateScoring)
+    if is_tallied and task.num_steps is not None:
+        raise InvalidArgumentError(
+            f"num_steps must be None with scoring={evaluation.scoring.name!r}, whose "
+            f"value must be known for all candidates, got {task.num_steps!r}. Use "
+            "num_candidates."
+        )
     given = task.num_candidates
     count = NUM_CANDIDATES[method] if given is None else given
     check_count("num_candidates", count, minimum=2)
@@ -264,7 +298,7 @@ def check_names(estimator: Any, space: SearchSpace) -> None:
             f"LogisticRegression(), got {estimator!r}."
         )
     known = estimator.get_params()
-    names = [*space.numbers, *space.choices]
+    names = space.names
     # A step of a pipeline that is itself searched may have further parameters.
     unknown = [
         name
@@ -274,8 +308,9 @@ def check_names(estimator: Any, space: SearchSpace) -> None:
     if unknown:
         raise InvalidArgumentError(
             f"space contains {', '.join(map(repr, unknown))}, but "
-            f"{type(estimator).__name__} has no such parameter. Available "
-            f"parameters: {', '.join(sorted(known))}."
+            f"{type(estimator).__name__} has no such parameter."
+            f"{suggestion(unknown[0], known)} Available parameters: "
+            f"{', '.join(sorted(known))}."
         )
 
 
@@ -309,6 +344,7 @@ def certified(
         assumptions=(
             *(text for text in certificate.assumptions if text != TOLD_RECORDS),
             PROTECTED,
+            *evaluation.private.assumptions,
             *([TIMED] if task.is_timed else []),
         ),
         parameters={
@@ -316,7 +352,7 @@ def certified(
             "budget": repr(task.guarantee),
             "scoring": scoring.name,
             "loss_range": list(scoring.loss_range or ()),
-            "searched": [*task.space.numbers, *task.space.choices],
+            "searched": task.space.names,
             **parameters,
         },
     )

@@ -21,7 +21,7 @@ from botorch_dp.integrations.sklearn.records import copied
 # Probabilities below 1 % count as 1 %, so the log loss is at most 4.6.
 _LARGEST_LOG_LOSS = float(np.log(100.0))
 _PROBABILITIES = ("predict_proba",)
-_RANKS = ("predict_proba", "decision_function")
+RANKS = ("predict_proba", "decision_function")
 
 
 def errors(estimator: Any, X: Any, y: Any) -> Array:
@@ -103,7 +103,7 @@ def top_k_accuracy(k: int = 2) -> Scoring:
     """
     loss = partial(_top_k_errors, k=check_count("k", k))
     name = f"top_k_accuracy({k})"
-    return Scoring(name, loss, (0.0, 1.0), perfect=1.0, needs=_RANKS)
+    return Scoring(name, loss, (0.0, 1.0), perfect=1.0, needs=RANKS)
 
 
 def class_weighted(
@@ -191,7 +191,7 @@ def ranking_accuracy(
         smoothing=smoothing,
     )
     name = f"ranking_accuracy({len(labels)} public records, {smoothing:g})"
-    return Scoring(name, loss, (0.0, 1.0), perfect=1.0, needs=_RANKS)
+    return Scoring(name, loss, (0.0, 1.0), perfect=1.0, needs=RANKS)
 
 
 def named_scoring(name: str) -> Scoring:
@@ -199,8 +199,9 @@ def named_scoring(name: str) -> Scoring:
     if name not in NAMED:
         raise InvalidArgumentError(
             f"scoring must be one of {', '.join(map(repr, NAMED))}, "
-            f"'balanced_accuracy', or a callable (estimator, X, y) that returns one "
-            f"loss for each record.{_ADVICE.get(name, '')} Got {name!r}."
+            f"'balanced_accuracy', 'roc_auc', 'f1', 'precision', 'recall', or a "
+            "callable (estimator, X, y) that returns one loss for each record."
+            f"{_ADVICE.get(name, '')} Got {name!r}."
         )
     return NAMED[name]
 
@@ -259,7 +260,8 @@ def _ranked_wrongly(
     # A copy: a model that works in place must not carry anything to other calls, whose
     # number may depend on private records.
     reference, scores = (
-        _ranking(estimator, inputs, classes[1]) for inputs in (copied(X_reference), X)
+        ranking_scores(estimator, inputs, classes[1])
+        for inputs in (copied(X_reference), X)
     )
     width = smoothing * reference.std()
     losses = np.full(len(scores), np.nan)  # for classes that the sample does not have
@@ -286,13 +288,13 @@ def _share_above(others: Array, ours: Array, width: float) -> Array:
     return np.where(np.isnan(ours), np.nan, share)
 
 
-def _ranking(estimator: Any, X: Any, positive: Any) -> Array:
+def ranking_scores(estimator: Any, X: Any, positive: Any) -> Array:
     """Return scores that are larger where the positive class is more likely."""
     scores = np.asarray(_class_scores(estimator, X), dtype=np.float64)
+    column = np.asarray(estimator.classes_).tolist().index(positive)
     if scores.ndim == 2:
-        column = np.asarray(estimator.classes_).tolist().index(positive)
-        scores = scores[:, column]
-    return scores
+        return scores[:, column]
+    return scores if column == 1 else -scores  # the decision function of two classes
 
 
 def _class_scores(estimator: Any, X: Any) -> Any:
@@ -360,11 +362,6 @@ NAMED = {
 }
 _NO_MEAN = " Scores that are not a mean over records are not supported."
 _ADVICE = {
-    "roc_auc": (
-        f"{_NO_MEAN} ranking_accuracy(X_reference, y_reference) estimates the AUC with "
-        "a public sample."
-    ),
-    "f1": f"{_NO_MEAN} Use 'balanced_accuracy' or 'neg_log_loss'.",
     "neg_root_mean_squared_error": (
         f"{_NO_MEAN} Use 'neg_mean_squared_error', which has the same optimum."
     ),

@@ -119,10 +119,14 @@ def whole_of(cell: Any) -> int | None:
 
 
 def word_of(content: Any) -> str:
-    """Return the result of :func:`plain` as text; 1.0 becomes ``"1"``."""
+    """Return the result of :func:`plain` as text; 1.0 becomes ``"1"``.
+
+    A lone surrogate becomes a question mark, because pandas cannot store it and would
+    raise.
+    """
     if isinstance(content, float) and content.is_integer():
         return str(int(content))
-    return str(content)
+    return str(content).encode("utf-8", "replace").decode("utf-8")
 
 
 def time_of(cell: Any) -> Any:
@@ -164,7 +168,7 @@ def numpys_duration_of(cell: Any, dtype: np.dtype[Any]) -> Any:
         number = whole_of(cell)
         if number is not None:
             return np.array(number).astype(dtype)[()]
-        return np.timedelta64(in_numpy(_pandas().Timedelta(cell)))
+        return np.timedelta64(in_numpy(pandas().Timedelta(cell)))
     except Exception:  # the object may raise anything
         return np.timedelta64("NaT")
 
@@ -212,10 +216,11 @@ def _plain_number(cell: Any) -> Any:
 def _timestamp(time: Any) -> Any:
     """Return a time as pandas' type, or numpy's if pandas cannot represent it."""
     try:
-        return _pandas().Timestamp(time)
+        return pandas().Timestamp(time)
     except Exception:
         return np.datetime64(time)
 
 
-def _pandas() -> Any:
+def pandas() -> Any:
+    """Return pandas, which is optional."""
     return importlib.import_module("pandas")

@@ -10,6 +10,7 @@ from typing import Any
 
 from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
 from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.methods import (
     ADJACENCY,
@@ -73,16 +74,28 @@ def plan_automatically(task: Task, evaluation: Evaluation) -> SearchPlan:
         limit = _usual_limit(space)
     # The score trains one more model.
     limit = check_count("max_evaluations", limit, minimum=2 + task.release_score)
+    if isinstance(evaluation.scoring, CandidateScoring):
+        return SearchPlan(
+            num_candidates=int(
+                min(space.num_points, MOST_CANDIDATES, limit - task.release_score)
+            ),
+            choice=task.guarantee.to_pure(),
+            descent=None,
+            guarantee=task.guarantee,
+            reason=f"{evaluation.scoring.name} is not a mean over records, so that it "
+            "has no private gradients",
+            max_evaluations=limit,
+        )
     facts: dict[str, Any] = {
         "num_records": evaluation.num_records,
-        "dim": len(space.numbers),
+        "dim": len(space.widest.numbers),
         "guarantee": task.guarantee,
         "loss_range": evaluation.scoring.loss_range,
         "max_evaluations": limit - task.release_score,
         "point_cost": space.models_per_point,
         "gradient_share": _gradient_share(task),
     }
-    if space.choices or space.num_points <= MOST_CANDIDATES:
+    if space.needs_choice or space.num_points <= MOST_CANDIDATES:
         return plan_mixed_search(num_points=space.num_points, **facts)
     return plan_search(choice_signal=_CHOICE_SIGNAL, **facts)
 
@@ -90,10 +103,10 @@ def plan_automatically(task: Task, evaluation: Evaluation) -> SearchPlan:
 def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:
     """Plan gradients, after a choice if there are categories: ``"dp-gibo"``."""
     space, guarantee = task.space, task.guarantee
-    if not space.numbers:
+    if not space.widest.numbers:
         raise InvalidArgumentError(
             "method='dp-gibo' follows gradients and needs a Real or an Integer in "
-            f"space, got only categories, {[*space.choices]}. Use method='auto'."
+            f"space, got only categories, {space.names}. Use method='auto'."
         )
     if isinstance(guarantee, PureDP):
         raise InvalidArgumentError(
@@ -102,17 +115,17 @@ def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:
             "this guarantee."
         )
     secure = bool(task.options.get("secure"))
-    if secure and (space.choices or task.release_score):
+    if secure and (space.needs_choice or task.release_score):
         raise InvalidArgumentError(
             "secure=True does not support releasing gradients together with "
-            f"{'categories' if space.choices else 'a score'}. Use "
+            f"{'categories' if space.needs_choice else 'a score'}. Use "
             "method='stable'."
         )
     check_gaussian(guarantee, secure)
     limit, choice, count = task.max_evaluations, None, 0
     if limit is not None:
         limit = check_count("max_evaluations", limit, minimum=2) - task.release_score
-    if space.choices:
+    if space.needs_choice:
         choice = part_for_choice(guarantee)
         count = _num_candidates(task, limit)
     if (
@@ -139,7 +152,7 @@ def plan_gradients(task: Task, evaluation: Evaluation) -> SearchPlan:
     return with_descent(
         plan,
         num_records=evaluation.num_records,
-        dim=len(space.numbers),
+        dim=len(space.widest.numbers),
         gradient_share=_gradient_share(task),
         loss_range=evaluation.scoring.loss_range,
         clip_norm=task.clip_norm,
@@ -157,6 +170,7 @@ class _Preparation:
 
     def __init__(self, plan: SearchPlan, task: Task, evaluation: Evaluation) -> None:
         self._task, self._evaluation = task, evaluation
+        self._num_steps = task.num_steps
         choice: CandidateChoice | None = None
         given: Guarantee = task.guarantee
         if plan.choice is not None:
@@ -176,7 +190,9 @@ class _Preparation:
         if plan.descent is not None:
             given, share = _gaussian_shares(plan, task.release_score)
             self._gradients, self._limit = given, plan.descent_evaluations
-            run = self._make_run(task.first)
+            run = self._make_run(task.space.widest.start(task.first))
+            # The cost was planned before the choice, so it is the same in all branches.
+            self._num_steps = run.num_steps
             plan = replace(plan, descent=run.plan)
             self._check_adjacency(run, has_choice=choice is not None)
             if share is not None:
@@ -212,19 +228,20 @@ class _Preparation:
         )
 
     def _make_run(self, start: Params) -> DPGIBO:
-        task, space = self._task, self._task.space
+        task, branch = self._task, self._task.space.branch_of(start)
         return make_optimizer(
             DPGIBO,
             task.options,
-            bounds=space.bounds,
+            bounds=branch.bounds,
             num_records=self._evaluation.num_records,
             guarantee=self._gradients,
-            num_steps=task.num_steps,
+            num_steps=self._num_steps,
             clip_norm=task.clip_norm,
             loss_range=self._evaluation.scoring.loss_range,
             max_evaluations=self._limit,
-            transform=space.transform,
-            initial_x=space.point(start),
+            transform=branch.transform,
+            initial_x=branch.point(start),
+            unit=self._evaluation.unit,
             ledger=task.ledger,
             generator=task.generator,
         )
@@ -233,7 +250,7 @@ class _Preparation:
         if has_choice and run.adjacency != ADJACENCY:
             raise InvalidArgumentError(
                 f"method_options must keep adjacency={ADJACENCY!r} if space has "
-                f"categories ({[*self._task.space.choices]}), got {run.adjacency!r}."
+                f"categories ({self._task.space.chosen_names}), got {run.adjacency!r}."
             )
 
     def _make_score(self, share: GDP, adjacency: str) -> ScoreRelease:
@@ -245,6 +262,7 @@ class _Preparation:
             loss_range=loss_range,
             num_records=self._evaluation.num_records,
             adjacency=adjacency,
+            unit=self._evaluation.unit,
             generator=self._task.generator,
         )
 
@@ -264,7 +282,7 @@ def _certified_plan(plan: SearchPlan, task: Task) -> dict[str, Any]:
 
 def _usual_limit(space: SearchSpace) -> int:
     """Return how many models may be trained by default."""
-    return max(60, 10 * (len(space.numbers) + len(space.choices) + 1))
+    return max(60, 10 * (len(space.names) + 1))
 
 
 def _num_candidates(task: Task, limit: int | None) -> int:

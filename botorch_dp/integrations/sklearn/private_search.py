@@ -9,7 +9,7 @@ because each would be a release that was not paid for.
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from sklearn.utils.validation import _num_samples
 from tqdm import tqdm
 
 from botorch_dp._validation import check_choice
-from botorch_dp.integrations.sklearn.continued import ContinuedSearch
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
 from botorch_dp.integrations.sklearn.evaluation import Evaluation, progress_bar
+from botorch_dp.integrations.sklearn.from_files import SearchOfFiles
 from botorch_dp.integrations.sklearn.legs import (
     Leg,
     fresh_seed,
@@ -32,6 +33,7 @@ from botorch_dp.integrations.sklearn.methods import (
     check_names,
     choice_of,
 )
+from botorch_dp.integrations.sklearn.people import People, people_of, public_facts
 from botorch_dp.integrations.sklearn.planned import (
     plan_automatically,
     plan_gradients,
@@ -39,7 +41,12 @@ from botorch_dp.integrations.sklearn.planned import (
 )
 from botorch_dp.integrations.sklearn.record_losses import RecordLoss, Scoring
 from botorch_dp.integrations.sklearn.records import read_alike
-from botorch_dp.integrations.sklearn.scoring import warn_of_rare_classes
+from botorch_dp.integrations.sklearn.schema import Schema, typed_training
+from botorch_dp.integrations.sklearn.scoring import (
+    check_method,
+    for_records,
+    warn_of_rare_classes,
+)
 from botorch_dp.integrations.sklearn.search_checkpoint import (
     SearchCheckpoint,
     end_checkpoint,
@@ -49,6 +56,7 @@ from botorch_dp.integrations.sklearn.search_checkpoint import (
 from botorch_dp.integrations.sklearn.separation import (
     check_alike,
     check_fit_params,
+    check_no_folds,
     check_separate,
 )
 from botorch_dp.integrations.sklearn.space import SearchSpace
@@ -58,7 +66,7 @@ from botorch_dp.privacy import Guarantee, Ledger
 from botorch_dp.privacy.calibration import check_guarantee
 
 
-class PrivateSearch(ContinuedSearch):
+class PrivateSearch(SearchOfFiles):
     """Search hyperparameters under differential privacy of the validation records.
 
     ``fit(X, y, X_val=..., y_val=...)`` trains models on (X, y), scores them on the
@@ -88,9 +96,11 @@ class PrivateSearch(ContinuedSearch):
     Every private record is read by itself, cell by cell, by the types of the training
     columns. A copy of the model scores it together with a few training records. A
     record that cannot be read or scored has the largest loss, without any message.
-    Read private rows as text (``pandas.read_csv(..., dtype=str)``). Otherwise one cell
-    may change its whole column for good: whole numbers beyond 2^53 lose digits, or days
-    and months are swapped. In a column of text, ``01`` and ``1`` are the same word.
+    Read files with :meth:`from_csv` or
+    :func:`~botorch_dp.integrations.sklearn.read_csv`. With another reader one cell may
+    change its whole column for good: whole numbers beyond 2^53 lose digits, or days and
+    months are swapped. The estimator sees polars frames and Arrow tables as pandas
+    frames.
 
     ``certificate_`` counts what its ledger was charged, and nothing else. The costs of
     several fits on the same private records add up. Only a shared ``ledger`` counts
@@ -100,7 +110,11 @@ class PrivateSearch(ContinuedSearch):
     Args:
         estimator: The scikit-learn estimator or pipeline to tune.
         space: Maps parameter names (``"svc__C"`` in a pipeline) to :class:`Real`,
-            :class:`Integer`, :class:`Categorical` or a list of choices.
+            :class:`Integer`, :class:`Categorical`, a list of choices, a range
+            ``(low, high)`` or ``(low, high, "log")``, or a frozen ``uniform``,
+            ``loguniform`` or ``randint`` of ``scipy.stats``. ``when=`` makes a
+            parameter depend on others, and a list of such dicts is one of several
+            spaces. Parameters that are not set keep the estimator's own values.
         guarantee: The guarantee of ``fit`` as a whole: any for ``"auto"``;
             ``ApproxDP``, ``GDP`` or ``RDP`` for ``"dp-gibo"``; ``PureDP`` or
             ``ApproxDP`` for ``"stable"``; ``ApproxDP`` for ``"kusner"``.
@@ -111,8 +125,11 @@ class PrivateSearch(ContinuedSearch):
             :func:`~botorch_dp.integrations.sklearn.pinball_loss`,
             :func:`~botorch_dp.integrations.sklearn.class_weighted` or
             :func:`~botorch_dp.integrations.sklearn.ranking_accuracy`, which estimates
-            the AUC; or a callable ``(estimator, X, y)`` that returns one loss for each
-            record (lower is better) and gets the targets as an array. The default for
+            the AUC; a callable ``(estimator, X, y)`` that returns one loss for each
+            record (lower is better) and gets the targets as an array; or, for a choice
+            among candidates (``"auto"`` and ``"stable"``), ``"roc_auc"``, ``"f1"``,
+            ``"precision"``, ``"recall"`` or the functions of these names, such as
+            :func:`~botorch_dp.integrations.sklearn.roc_auc`. The default for
             classifiers with ``predict_proba`` is log loss with ``"auto"`` and
             ``"dp-gibo"``, for other classifiers and methods accuracy, and for
             regressors squared error.
@@ -141,10 +158,16 @@ class PrivateSearch(ContinuedSearch):
         ledger: The ledger to charge; by default a new one for each fit, with the
             guarantee as its cap. Share one ledger between all searches on the same
             private records.
+        max_records_per_person: With ``groups``, a bound k that replaces the mean: the
+            loss of a person is the sum over its records divided by k, clipped to
+            ``loss_range``. Records then count equally, and a person counts at most as
+            much as k of the worst records. It must not be chosen from private data.
         random_state: Seeds the noise, for experiments only, as the certificate says.
             None uses noise from the operating system.
-        n_jobs: The number of models to train at a time, with joblib and its configured
-            backend. Use processes: threads take turns.
+        n_jobs: The number of models to train at a time. If training the first model
+            takes less than 0.2 seconds, threads train the others, and private records
+            are scored by one model after another. Otherwise joblib's processes do both.
+            A backend of joblib that you configured always comes first.
         verbose: Prints the plan and shows a progress bar if above 0; by default in a
             terminal or a notebook.
         timeout: After how many seconds to stop, except for the refit. The clock is read
@@ -160,11 +183,19 @@ class PrivateSearch(ContinuedSearch):
             file, it is kept in ``<checkpoint>.ledger``. A release that was paid for but
             lost when the process was killed is not repeated: its cost is counted, and
             the search continues without it, with a warning.
+        cv: Must be None. Folds would train models on private records, and such a model
+            is itself a release. Split off training records, or train on private
+            records with :class:`~botorch_dp.integrations.opacus.JointBudget`.
+        schema: The types of columns, a :class:`Schema` or a dict, if X and X_val are
+            tables. Columns that it does not name have the types of the training data.
 
     Attributes:
-        best_params_: The released hyperparameters.
+        best_params_: The released hyperparameters, only those that are set.
         best_score_: The released score (higher is better), if ``release_score``. Noise
             may move it out of its range.
+        best_score_std_: The standard deviation of that noise, which is public; an
+            estimate for ``"roc_auc"``, ``"f1"``, ``"precision"`` and ``"recall"``, and
+            None with ``"kusner"``.
         best_estimator_: The model trained with them on (X, y), if ``refit``.
         history_: The public parameters and noise of every step, without scores.
         certificate_: The certificate of everything that the ledger was charged.
@@ -174,6 +205,7 @@ class PrivateSearch(ContinuedSearch):
             raise, and all attributes are set nevertheless: ``best_params_`` are then
             the best so far by what was released, or the starting parameters. The model
             is refitted if anything was released.
+        schema_: The types of all columns, or None if the data need no schema.
         plan_: The :class:`~botorch_dp.optimizers.auto.search_plan.SearchPlan` of
             ``"auto"`` or ``"dp-gibo"``.
 
@@ -196,11 +228,11 @@ class PrivateSearch(ContinuedSearch):
     def __init__(
         self,
         estimator: Any,
-        space: Mapping[str, Any],
+        space: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         guarantee: Guarantee,
         *,
         method: str = "auto",
-        scoring: str | Scoring | RecordLoss | None = None,
+        scoring: str | Scoring | CandidateScoring | RecordLoss | None = None,
         num_steps: int | None = None,
         num_candidates: int | None = None,
         clip_norm: float | None = None,
@@ -210,12 +242,15 @@ class PrivateSearch(ContinuedSearch):
         method_options: Mapping[str, Any] | None = None,
         refit: bool = True,
         ledger: Ledger | None = None,
+        max_records_per_person: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
         verbose: int | None = None,
         timeout: float | None = None,
         max_fits: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        cv: None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.estimator = estimator
         self.space = space
@@ -231,12 +266,15 @@ class PrivateSearch(ContinuedSearch):
         self.method_options = method_options
         self.refit = refit
         self.ledger = ledger
+        self.max_records_per_person = max_records_per_person
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
         self.timeout = timeout
         self.max_fits = max_fits
         self.checkpoint = checkpoint
+        self.cv = cv
+        self.schema = schema
 
     def fit(
         self,
@@ -245,6 +283,7 @@ class PrivateSearch(ContinuedSearch):
         *,
         X_val: Any = None,
         y_val: Any = None,
+        groups: Any = None,
         **fit_params: Any,
     ) -> "PrivateSearch":
         """Search, and train a model with the released parameters.
@@ -254,6 +293,10 @@ class PrivateSearch(ContinuedSearch):
             y: The training targets, which are not protected.
             X_val: The inputs of the private records. Their number is public.
             y_val: The targets of the private records.
+            groups: The name of the person of every private record, if people are to be
+                protected with all their records. A person then has one loss, the mean
+                over its records. The number of persons is public. Records without a
+                name count as those of one person.
             **fit_params: Further arguments of the estimator's ``fit``, for the training
                 records.
 
@@ -261,7 +304,7 @@ class PrivateSearch(ContinuedSearch):
             The search itself.
         """
         leg = Leg(self.guarantee, checkpoint=self.checkpoint)
-        return self._run(leg, X, y, X_val, y_val, fit_params)
+        return self._run(leg, X, y, X_val, y_val, groups, fit_params)
 
     def _run(
         self,
@@ -270,31 +313,40 @@ class PrivateSearch(ContinuedSearch):
         y: Any,
         X_val: Any,
         y_val: Any,
+        groups: Any,
         fit_params: dict[str, Any],
     ) -> "PrivateSearch":
         """Run one leg: a fit, or its continuation."""
         check_choice("method", self.method, METHODS)
-        check_guarantee("guarantee", leg.guarantee)
+        check_no_folds(self.cv)
         space = SearchSpace(self.space)
         check_names(self.estimator, space)
-        scoring = self._make_scoring(y)
-        warn_of_rare_classes(scoring, y)
-        check_alike(X, y, X_val, y_val)
         check_separate(X, y, X_val, y_val)
+        schema, X, y = typed_training(self.schema, X, y, X_val)
+        scoring = self._make_scoring(y)
+        check_method(scoring, self.method)
+        warn_of_rare_classes(scoring, y)
+        check_alike(X, y, X_val, y_val, schema=schema)
+        check_guarantee("guarantee", leg.guarantee, num_records=_num_samples(X_val))
         check_fit_params(fit_params, X_val, y_val)
+        people = people_of(groups, X_val, self.max_records_per_person)
         points_are_private = self.method == "kusner"
         self._check_limits(points_are_private)
         limits = Limits(self.timeout, self.max_fits)
-        task, checkpoint = self._task(leg, space, X, X_val)
+        task, checkpoint = self._task(leg, space, X, X_val, schema, people)
         if leg.is_first and leg.state is None:
             self._forget()
+        self.schema_ = schema
         training = indexable(X, y)
         with progress_bar(self.method, self.verbose) as bar:
+            private = read_alike(
+                X_val, y_val, training=training, schema=schema, people=people
+            )
             evaluation = Evaluation(
                 estimator=self.estimator,
-                scoring=scoring,
+                scoring=for_records(scoring, private),
                 training=(*training, fit_params),
-                private=read_alike(*indexable(X_val, y_val), training=training),
+                private=private,
                 n_jobs=self.n_jobs,
                 bar=bar,
                 points_are_private=points_are_private,
@@ -344,17 +396,24 @@ class PrivateSearch(ContinuedSearch):
         return stages_of(plan(task, evaluation), task, evaluation)
 
     def _task(
-        self, leg: Leg, space: SearchSpace, X: Any, X_val: Any
+        self,
+        leg: Leg,
+        space: SearchSpace,
+        X: Any,
+        X_val: Any,
+        schema: Schema | None,
+        people: People | None,
     ) -> tuple[Task, SearchCheckpoint]:
         """Return the public settings of a leg, and its checkpoint."""
-        first = leg.first
-        if first is None:
-            first = space.start(self.estimator.get_params())
+        own = self.estimator.get_params() if leg.first is None else leg.first
+        first = space.start(own)
         settings = settings_of(
             self.get_params(deep=False),
             guarantee=leg.guarantee,
+            space=space,
             start=first,
-            num_records=_num_samples(X_val),
+            schema=schema,
+            **public_facts(people, num_records=_num_samples(X_val)),
             num_training_records=_num_samples(X),
         )
         checkpoint = SearchCheckpoint(leg.checkpoint, settings)

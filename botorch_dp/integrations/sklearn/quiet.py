@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import sys
@@ -69,8 +70,13 @@ def _flush() -> None:
     for name in ("stdout", "stderr"):
         with contextlib.suppress(Exception):  # other C libraries use other names
             # Flushing all streams at once would block if one waits for input.
-            libc = ctypes.CDLL(None)
+            libc = _libc()
             libc.fflush(ctypes.c_void_p.in_dll(libc, name))
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 class Surroundings:

@@ -40,44 +40,81 @@ class Scoring:
     perfect: float = 0.0
     needs: tuple[str, ...] = ()
 
-    def private_losses(self, estimator: Any, records: Records) -> Array:
-        """Return the clipped loss of every record; no record raises."""
+    def private_losses(
+        self, estimator: Any, records: Records, *, is_tried: bool = False
+    ) -> Array:
+        """Return the clipped loss of every record, or of every person; none raises.
+
+        Args:
+            estimator: The fitted model.
+            records: The private records.
+            is_tried: Whether :meth:`try_on` has just scored the company of these
+                records with this model.
+        """
+        assert self.loss_range is not None
+        with quiet(), np.errstate(all="ignore"):
+            losses = one_by_one(self.loss, estimator, records, is_tried=is_tried)
+        losses = self.clipped(losses)
+        people = records.people
+        return losses if people is None else people.losses(losses, self.loss_range)
+
+    def clipped(self, losses: Array) -> Array:
+        """Return losses in the range; one that is not a number is the largest."""
         assert self.loss_range is not None
         low, high = self.loss_range
-        with quiet(), np.errstate(all="ignore"):
-            losses = _one_by_one(self.loss, estimator, records)
         return np.clip(
             np.nan_to_num(losses, nan=high, posinf=high, neginf=low), low, high
         )
 
+    def of_records(self, estimator: Any, X: Any, y: Any) -> Array:
+        """Return the losses of records, clipped and relative to their range."""
+        assert self.loss_range is not None
+        low, high = self.loss_range
+        found = np.asarray(self.loss(estimator, X, y), dtype=np.float64)
+        return np.asarray((self.clipped(found) - low) / (high - low))
+
     def worst_losses(self, num_records: int) -> Array:
-        """Return the losses of records under a model that could not be fitted."""
+        """Return the losses of records or persons if a model could not be fitted."""
         assert self.loss_range is not None
         return np.full(num_records, self.loss_range[1])
 
     def try_on(self, estimator: Any, records: Records) -> None:
         """Raise any error of the loss, using training records only."""
-        count = len(records)
-        try:
-            model = copy.deepcopy(estimator)
-        except Exception as error:
-            raise InvalidArgumentError(
-                "estimator must support copy.deepcopy after it is fitted: private "
-                "records are scored by copies."
-            ) from error
-        losses = np.asarray(self.loss(model, *records.rows(np.arange(count))))
-        if losses.shape != (count,):
-            raise InvalidArgumentError(
-                f"scoring must return one loss for each record, shape ({count},) for "
-                f"{count} records, got shape {losses.shape}."
-            )
+        try_on_training(self.loss, estimator, records)
 
     def score(self, loss: float) -> float:
         """Return the score of a mean loss: higher is better."""
         return self.perfect - loss
 
 
-def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
+def try_on_training(loss: RecordLoss, estimator: Any, records: Records) -> None:
+    """Raise any error of a function of records, using training records only."""
+    count = len(records)
+    try:
+        model = copy.deepcopy(estimator)
+    except Exception as error:
+        raise InvalidArgumentError(
+            "estimator must support copy.deepcopy after it is fitted: private "
+            "records are scored by copies."
+        ) from error
+    losses = np.asarray(loss(model, *records.rows(np.arange(count))))
+    try:
+        losses = losses.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            "scoring must return one number for each record, got an array of "
+            f"{losses.dtype}."
+        ) from error
+    if losses.shape != (count,):
+        raise InvalidArgumentError(
+            f"scoring must return one loss for each record, shape ({count},) for "
+            f"{count} records, got shape {losses.shape}."
+        )
+
+
+def one_by_one(
+    loss: RecordLoss, estimator: Any, records: Records, *, is_tried: bool = False
+) -> Array:
     """Return the losses, with NaN for records that cannot be scored.
 
     The first attempt scores all records at once. If it fails, bisection finds the
@@ -87,6 +124,9 @@ def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
     training record takes the place of each private record that is left out. A loss may
     need several records or several classes, and its last bits may depend on the number
     of records. In this way neither depends on other private records.
+
+    Nothing is scored unless the company alone can be. ``try_on_training`` has shown
+    this if ``is_tried`` and the records are arrays like those of the company.
     """
     everyone = np.arange(len(records))
     company = len(records) + np.arange(len(records.of_training))
@@ -99,7 +139,8 @@ def _one_by_one(loss: RecordLoss, estimator: Any, records: Records) -> Array:
         found = _attempt(loss, estimator, records, rows)
         return None if found is None else found[: len(index)]
 
-    if attempt(everyone[:0]) is None:  # the model fails on the company alone
+    is_tried = is_tried and records.are_like_company
+    if not is_tried and attempt(everyone[:0]) is None:  # it fails on the company alone
         return np.full(len(records), np.nan)
     losses = attempt(everyone)
     if losses is None:

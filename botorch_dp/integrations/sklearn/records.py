@@ -10,23 +10,33 @@ cannot be read in this way is missing, or makes its whole record unreadable.
 import copy
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples
 
 from botorch_dp.integrations.sklearn.cells import Reader, cells_of, codes_in, reader_of
+from botorch_dp.integrations.sklearn.people import People
 from botorch_dp.integrations.sklearn.plain import is_missing
 from botorch_dp.integrations.sklearn.quiet import quiet
+from botorch_dp.integrations.sklearn.schema import Schema, read_inputs, read_targets
+from botorch_dp.integrations.sklearn.tables import (
+    PrivateTable,
+    is_foreign,
+    is_foreign_column,
+    objects_in,
+)
 
 Mask = npt.NDArray[np.bool_]
 
 # The training records that are scored together with every batch of private ones.
 _COMPANY = slice(0, 8)
+# How many training records, spread over all of them, also show whether records mix.
+_NUM_SPREAD = 16
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,22 @@ class Records:
         unreadable: A mask of the records that cannot be scored; None if all can.
         company: A few training records, read in the same way; None if these records
             are themselves training records.
+        people: The persons whom the records belong to; None if every record is
+            protected by itself.
+        witnesses: The company and some more training records, which show whether
+            a model mixes records.
+        numbers: The positions of witnesses among the training records.
     """
 
     X: Any = field(repr=False)
     y: Any = field(repr=False)
     unreadable: Mask | None = field(default=None, repr=False)
     company: "Records | None" = field(default=None, repr=False)
+    people: People | None = None
+    witnesses: "Records | None" = field(default=None, repr=False)
+    numbers: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.arange(0), repr=False
+    )
 
     def __len__(self) -> int:
         return int(_num_samples(self.X))
@@ -54,6 +74,43 @@ class Records:
         """The company, which is public."""
         assert self.company is not None
         return self.company
+
+    @property
+    def persons(self) -> npt.NDArray[np.intp]:
+        """The number of each record's person, which is private."""
+        return np.arange(len(self)) if self.people is None else self.people.persons
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """The weight of each record, 1 in sum for each person; private."""
+        return np.ones(len(self)) if self.people is None else self.people.weights
+
+    @property
+    def num_persons(self) -> int:
+        """The number of persons, or of records if these are protected; public."""
+        return len(self) if self.people is None else self.people.num_persons
+
+    @property
+    def unit(self) -> str:
+        """Who is protected."""
+        return "record" if self.people is None else "person"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the certificate says about the persons."""
+        return () if self.people is None else self.people.assumptions
+
+    @property
+    def are_like_company(self) -> bool:
+        """Whether the company has the containers and types of these records.
+
+        They are plain arrays of numbers then. This is public: all is read by the types
+        of the training records.
+        """
+        company = self.of_training
+        if not _are_alike(self.X, company.X):
+            return False
+        return self.y is company.y is None or _are_alike(self.y, company.y)
 
     @property
     def readable(self) -> Mask:
@@ -77,56 +134,119 @@ class Records:
         ours, company = getattr(self, name), getattr(self.company, name, None)
         if ours is None:
             return None
+        if _are_alike(ours, ours if company is None else company):
+            return _numbers_at(ours, company, index)
         is_company = index >= len(self)
         rows = _safe_indexing(ours, index[~is_company])
         if is_company.any():
             others = _safe_indexing(company, index[is_company] - len(self))
-            # Joining puts the company last. The double argsort is the inverse of that
-            # stable partition and restores the order of ``index``.
-            place = np.argsort(np.argsort(is_company, kind="stable"), kind="stable")
-            rows = _safe_indexing(_joined(rows, others), place)
+            rows = _joined(rows, others)
+            if (is_company[:-1] > is_company[1:]).any():
+                # Joining puts the company last. The double argsort is the inverse of
+                # that stable partition and restores the order of ``index``.
+                place = np.argsort(np.argsort(is_company, kind="stable"), kind="stable")
+                rows = _safe_indexing(rows, place)
+        if isinstance(rows, np.ndarray) and not rows.dtype.hasobject:
+            return rows  # indexing by numbers has made a copy
         return copied(_numbered(rows))
 
 
-def read_alike(X: Any, y: Any, *, training: Iterable[Any]) -> Records:
+def read_alike(
+    X: Any,
+    y: Any,
+    *,
+    training: Iterable[Any],
+    schema: Schema | None = None,
+    people: People | None = None,
+) -> Records:
     """Read every record by itself, by the types of the training data.
 
     Args:
-        X: The inputs: an array, a sparse matrix, a data frame or a list.
+        X: The inputs: an array, a sparse matrix, a data frame or a list; with a schema,
+            a table of any kind.
         y: The targets, or None.
         training: The inputs and targets of the training records.
+        schema: The types of the training inputs, if these have the types of a schema.
+        people: The persons whom the records belong to, if these are protected.
     """
+    if schema is None:
+        X, y = indexable(X, y)
     like_X, like_y = (_in_numpy(part) for part in training)
+    num_training = _num_samples(like_X)
+    spread = np.linspace(0, num_training - 1, _NUM_SPREAD).astype(np.intp)
+    numbers = np.unique(np.concatenate([np.arange(num_training)[_COMPANY], spread]))
     few_X, few_y = (
-        part if part is None else _safe_indexing(part, _COMPANY)
+        part if part is None else _safe_indexing(part, numbers)
         for part in (like_X, like_y)
     )
     # Conversions may warn or overflow because of a private cell. The company goes
     # through the same code, so that both have the same types and can be joined.
     with quiet(), np.errstate(all="ignore"):
-        company = _read(few_X, few_y, (like_X, like_y))
-        records = _read(_in_numpy(X), _in_numpy(y), (like_X, like_y))
-    return Records(records.X, records.y, records.unreadable, company)
+        witnesses = _read(few_X, few_y, (like_X, like_y), schema)
+        records = _read(_in_numpy(X), _in_numpy(y), (like_X, like_y), schema)
+    return replace(
+        records,
+        company=_first(witnesses),
+        people=people,
+        witnesses=replace(witnesses, numbers=numbers),
+    )
 
 
-def _read(X: Any, y: Any, training: tuple[Any, Any]) -> Records:
+def _first(witnesses: Records) -> Records:
+    """Return the company."""
+    X, y = (
+        part if part is None else _safe_indexing(part, _COMPANY)
+        for part in (witnesses.X, witnesses.y)
+    )
+    unreadable = witnesses.unreadable
+    return Records(X, y, None if unreadable is None else unreadable[_COMPANY])
+
+
+def _read(X: Any, y: Any, training: tuple[Any, Any], schema: Schema | None) -> Records:
     X, y = _unflagged(X), _unflagged(y)
     # The functions below fill in this mask. An unreadable record keeps its place, with
     # any values, because the number of records is public and their order matters.
     unreadable = np.zeros(_num_samples(X), dtype=bool)
-    return Records(
-        _inputs(X, training[0], unreadable),
-        _targets(y, training[1], unreadable),
-        unreadable,
-    )
+    if schema is None:
+        X = _inputs(X, training[0], unreadable)
+    else:
+        X, bad = read_inputs(X, schema, training[0])
+        unreadable |= bad
+    return Records(X, _targets(y, training[1], unreadable), unreadable)
 
 
 def _in_numpy(data: Any) -> Any:
     """Return an array for array-like data of other libraries, such as a tensor."""
+    if is_foreign_column(data):
+        return objects_in(data)
     is_known = isinstance(data, np.ndarray) or any(
         hasattr(data, name) for name in ("iloc", "tocsr")
     )
+    is_known = is_known or is_foreign(data)
     return np.asarray(data) if hasattr(data, "__array__") and not is_known else data
+
+
+def _are_alike(rows: Any, others: Any) -> bool:
+    """Return whether both are plain arrays of numbers of one type and shape."""
+    if type(rows) is not np.ndarray or type(others) is not np.ndarray:
+        return False
+    same_type = rows.dtype == others.dtype and rows.dtype.kind in "biuf"
+    return same_type and rows.shape[1:] == others.shape[1:] and len(rows) > 0
+
+
+def _numbers_at(
+    ours: npt.NDArray[Any],
+    company: npt.NDArray[Any] | None,
+    index: npt.NDArray[np.intp],
+) -> npt.NDArray[Any]:
+    """Return rows of ours, or of the company behind them, without joining all."""
+    is_company = index >= len(ours)
+    if company is None or not is_company.any():
+        return np.asarray(ours[index], order="C")
+    rows = np.empty((len(index), *ours.shape[1:]), dtype=ours.dtype)
+    np.take(ours, np.where(is_company, 0, index), axis=0, out=rows, mode="clip")
+    rows[is_company] = company[index[is_company] - len(ours)]
+    return rows
 
 
 def _joined(rows: Any, others: Any) -> Any:
@@ -215,6 +335,10 @@ def _inputs(X: Any, like: Any, unreadable: Mask) -> Any:
 
 
 def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
+    if isinstance(y, PrivateTable):
+        values, bad = read_targets(y)
+        unreadable |= bad
+        return values
     shape = None if y is None or like is None else _shape(like)
     if shape is None:
         return y
@@ -225,7 +349,9 @@ def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
     if len(shape) == 2:
         like = like.iloc[:, 0] if hasattr(like, "iloc") else np.ravel(like)
     # Targets may come as rows with one element, whatever the training targets are.
-    cells = [cell[0] if _is_row(cell, 1) else cell for cell in cells_of(y)]
+    cells = y
+    if not (_is_numeric_column(y) and _is_numeric_column(like)):
+        cells = [cell[0] if _is_row(cell, 1) else cell for cell in cells_of(y)]
     values = _column(cells, reader_of(like), unreadable)
     # A missing number makes its own loss NaN. A missing object may raise when targets
     # are compared, so its record is left out beforehand.
@@ -334,6 +460,11 @@ def _rows_with(bad: Mask) -> Mask:
 
 def _rows(X: Any) -> Any:
     return cells_of(X) if hasattr(X, "to_numpy") else X
+
+
+def _is_numeric_column(values: Any) -> bool:
+    is_column = isinstance(values, np.ndarray) and values.ndim == 1
+    return is_column and values.dtype.kind in "biuf"
 
 
 def _is_row(row: Any, width: int) -> bool:

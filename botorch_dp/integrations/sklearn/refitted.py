@@ -8,6 +8,9 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from botorch_dp.integrations.sklearn.schema import typed
+from botorch_dp.integrations.sklearn.tables import names_of
+
 _FITTED = (
     "best_params_",
     "best_estimator_",
@@ -52,27 +55,27 @@ class RefittedModel(MetaEstimatorMixin, BaseEstimator):
     @refitted_has("predict")
     def predict(self, X: Any) -> Any:
         """Predict with the refitted model."""
-        return self._refitted().predict(X)
+        return self._refitted().predict(self._typed(X))
 
     @refitted_has("predict_proba")
     def predict_proba(self, X: Any) -> Any:
         """Predict probabilities with the refitted model."""
-        return self._refitted().predict_proba(X)
+        return self._refitted().predict_proba(self._typed(X))
 
     @refitted_has("predict_log_proba")
     def predict_log_proba(self, X: Any) -> Any:
         """Predict logarithms of probabilities with the refitted model."""
-        return self._refitted().predict_log_proba(X)
+        return self._refitted().predict_log_proba(self._typed(X))
 
     @refitted_has("decision_function")
     def decision_function(self, X: Any) -> Any:
         """Call the decision function of the refitted model."""
-        return self._refitted().decision_function(X)
+        return self._refitted().decision_function(self._typed(X))
 
     @refitted_has("transform")
     def transform(self, X: Any) -> Any:
         """Transform with the refitted model."""
-        return self._refitted().transform(X)
+        return self._refitted().transform(self._typed(X))
 
     @refitted_has("inverse_transform")
     def inverse_transform(self, X: Any) -> Any:
@@ -82,7 +85,7 @@ class RefittedModel(MetaEstimatorMixin, BaseEstimator):
     @refitted_has("score")
     def score(self, X: Any, y: Any = None) -> float:
         """Return the refitted model's own score on **public** test data."""
-        return float(self._refitted().score(X, y))
+        return float(self._refitted().score(self._typed(X), y))
 
     @property
     def classes_(self) -> Any:
@@ -114,6 +117,13 @@ class RefittedModel(MetaEstimatorMixin, BaseEstimator):
         tags.target_tags = deepcopy(inner.target_tags)
         tags.non_deterministic = self.random_state is None or inner.non_deterministic
         return tags
+
+    def _typed(self, X: Any) -> Any:
+        """Return public inputs with the types that the model was trained on."""
+        schema = vars(self).get("schema_")
+        if schema is None or names_of(X) is None:
+            return X
+        return typed(X, schema, is_training=False)
 
     def _refitted(self) -> Any:
         check_is_fitted(self, "best_estimator_")

@@ -28,8 +28,9 @@ class ScoreRelease:
         guarantee: The guarantee of this release.
         ledger: The ledger to charge.
         loss_range: The range to which losses are clipped.
-        num_records: The number n of private records.
+        num_records: The number n of private records, or of persons.
         adjacency: The neighbouring data sets.
+        unit: Who is protected, and has one loss: ``"record"`` or ``"person"``.
         generator: A seeded generator for the noise, or None.
         secure: Whether to draw exact discrete noise.
 
@@ -46,6 +47,7 @@ class ScoreRelease:
         loss_range: tuple[float, float],
         num_records: int,
         adjacency: str,
+        unit: str = "record",
         generator: Generator | None,
         secure: bool = False,
     ) -> None:
@@ -58,10 +60,11 @@ class ScoreRelease:
             adjacency=adjacency,
             generator=generator,
             secure=secure,
+            unit=unit,
         )
         self._low, self._secure = low, secure
         self.account = RunAccount(
-            ledger, f"score {uuid.uuid4().hex}", adjacency=adjacency
+            ledger, f"score {uuid.uuid4().hex}", adjacency=adjacency, unit=unit
         )
         self.loss: float | None = None
 

@@ -1,6 +1,7 @@
 """Find the scoring that a search asks for, and its range."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,32 +10,43 @@ from sklearn.utils.multiclass import type_of_target
 
 from botorch_dp._validation import check_range
 from botorch_dp.exceptions import InvalidArgumentError, RareClassWarning
+from botorch_dp.integrations.sklearn.auc import roc_auc
+from botorch_dp.integrations.sklearn.candidate_scoring import CandidateScoring
+from botorch_dp.integrations.sklearn.hit_scores import f1, precision, recall
 from botorch_dp.integrations.sklearn.metrics import (
     class_shares,
     class_weighted,
     named_scoring,
 )
 from botorch_dp.integrations.sklearn.record_losses import RecordLoss, Scoring
+from botorch_dp.integrations.sklearn.records import Records
 
 # The share of the rarest of two classes below which accuracy says little; with more
 # classes, the same part of an equal share.
 _RARE = 0.2
+_OF_CANDIDATES: dict[str, Callable[[], CandidateScoring]] = {
+    "roc_auc": roc_auc,
+    "f1": f1,
+    "precision": precision,
+    "recall": recall,
+}
 
 
 def make_scoring(
-    given: str | Scoring | RecordLoss | None,
+    given: str | Scoring | CandidateScoring | RecordLoss | None,
     loss_range: tuple[float, float] | None,
     *,
     estimator: Any,
     prefers_log_loss: bool,
     training_targets: Any = None,
-) -> Scoring:
-    """Return the scoring with its loss range.
+) -> Scoring | CandidateScoring:
+    """Return the scoring with its loss range, or with the classes of its targets.
 
     Args:
         given: A name, a scoring of
-            :mod:`~botorch_dp.integrations.sklearn.metrics` or a callable; None selects
-            a default for the estimator.
+            :mod:`~botorch_dp.integrations.sklearn.metrics`, a
+            :class:`~botorch_dp.integrations.sklearn.candidate_scoring.CandidateScoring`
+            or a callable; None selects a default for the estimator.
         loss_range: Replaces the range of the scoring.
         estimator: The estimator to score.
         prefers_log_loss: Whether the default for classifiers is the log loss, where
@@ -57,6 +69,13 @@ def make_scoring(
             f"{' or '.join(scoring.needs)}, but {type(estimator).__name__} does not "
             "have it. Use scoring='accuracy'."
         )
+    if isinstance(scoring, CandidateScoring):
+        if loss_range is not None:
+            raise InvalidArgumentError(
+                f"loss_range must be None with scoring={scoring.name!r}, which is not "
+                f"a mean of losses, got {loss_range!r}."
+            )
+        return scoring
     if loss_range is not None:
         scoring = replace(scoring, loss_range=check_range("loss_range", loss_range))
     if scoring.loss_range is None:
@@ -69,7 +88,31 @@ def make_scoring(
     return scoring
 
 
-def warn_of_rare_classes(scoring: Scoring, training_targets: Any) -> None:
+def check_method(scoring: Scoring | CandidateScoring, method: str) -> None:
+    """Raise if the method needs a loss for each record and there is none."""
+    if isinstance(scoring, CandidateScoring) and method not in ("auto", "stable"):
+        instead = "'balanced_accuracy' or 'neg_log_loss'"
+        if scoring.name == "roc_auc":
+            instead = "ranking_accuracy(X_reference, y_reference)"
+        raise InvalidArgumentError(
+            f"scoring={scoring.name!r} needs method='auto' or method='stable', got "
+            f"method={method!r}, which needs one loss for each record. Use "
+            f"scoring={instead}."
+        )
+
+
+def for_records(
+    scoring: Scoring | CandidateScoring, records: Records
+) -> Scoring | CandidateScoring:
+    """Return the scoring for private records, by public facts about these."""
+    if isinstance(scoring, CandidateScoring):
+        return scoring.for_records(records)
+    return scoring
+
+
+def warn_of_rare_classes(
+    scoring: Scoring | CandidateScoring, training_targets: Any
+) -> None:
     """Warn if accuracy rewards a model that ignores a class, by public facts."""
     if scoring.name != "accuracy" or not _has_classes(training_targets):
         return
@@ -85,7 +128,11 @@ def warn_of_rare_classes(scoring: Scoring, training_targets: Any) -> None:
         )
 
 
-def _scoring(given: Any, training_targets: Any) -> Scoring:
+def _scoring(given: Any, training_targets: Any) -> Scoring | CandidateScoring:
+    if isinstance(given, str) and given in _OF_CANDIDATES:
+        given = _OF_CANDIDATES[given]()
+    if isinstance(given, CandidateScoring):
+        return given.resolved(training_targets)
     if isinstance(given, Scoring):
         return given
     if given == "balanced_accuracy":

@@ -14,6 +14,8 @@ import numpy as np
 from sklearn.utils.validation import _num_samples
 
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn.schema import Schema
+from botorch_dp.integrations.sklearn.tables import check_table
 
 # The effort limit of numpy's exact search for shared memory.
 _WORK: Any = 10_000
@@ -32,8 +34,18 @@ def check_separate(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
         )
 
 
-def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
-    """Raise if validation records visibly differ in form from training records."""
+def check_alike(
+    X: Any, y: Any, X_val: Any, y_val: Any, *, schema: Schema | None = None
+) -> None:
+    """Raise if validation records visibly differ in form from training records.
+
+    Args:
+        X: The training inputs.
+        y: The training targets.
+        X_val: The private inputs.
+        y_val: The private targets.
+        schema: The types of the training inputs, by which columns are found by name.
+    """
     if X_val is None or (y is not None and y_val is None):
         raise InvalidArgumentError(
             "fit needs X_val and y_val, the private validation records: "
@@ -47,12 +59,19 @@ def check_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
     if _num_samples(X_val) == 0:
         raise InvalidArgumentError("X_val must contain at least one record, got none.")
     _refuse_old_pandas(X, y, X_val, y_val)
+    if schema is not None:
+        if set(check_table("X_val", X_val)) != set(schema):
+            raise InvalidArgumentError(
+                f"X_val must have the columns of X, {list(schema)}, in any order."
+            )
+        return
     for name, given in (("X", X), ("X_val", X_val)):
         if hasattr(given, "columns") and not hasattr(given, "iloc"):
             raise InvalidArgumentError(
-                f"{name} must be a pandas DataFrame, an array, a sparse matrix or a "
-                f"list, got {type(given).__name__}, whose cells cannot be read one by "
-                "one. Convert it first, e.g. with to_pandas()."
+                f"{name} must be a pandas or polars DataFrame, an Arrow table, an "
+                f"array, a sparse matrix or a list, got {type(given).__name__}, whose "
+                "cells cannot be read one by one. Convert it first, e.g. with "
+                "collect() or to_pandas()."
             )
     ours, theirs = _names(X), _names(X_val)
     if (ours is None) != (theirs is None):
@@ -112,6 +131,17 @@ def check_fit_params(fit_params: dict[str, Any], X_val: Any, y_val: Any) -> None
                     "X_val or y_val. Arguments of fit are for training and are not "
                     "protected."
                 )
+
+
+def check_no_folds(cv: Any) -> None:
+    """Raise if somebody asks for cross-validation."""
+    if cv is not None:
+        raise InvalidArgumentError(
+            f"cv must be None, got {cv!r}: a model that is trained on private records "
+            "is itself a release, so folds of them cannot be used. Split off training "
+            "records, and give the others to fit as X_val and y_val. To train on "
+            "private records as well, use botorch_dp.integrations.opacus.JointBudget."
+        )
 
 
 def _parts(given: Any) -> Iterator[Any]:

@@ -1,10 +1,11 @@
-"""The space of hyperparameters: real numbers, integers and categories."""
+"""The space of hyperparameters, whose parameters may depend on each other.
 
-import itertools
-import math
-import numbers
+A conditional space is a list of branches, in each of which the same parameters are
+always set. A list of dicts is one already. Conditions (``when=``) are resolved into
+one (:mod:`~botorch_dp.integrations.sklearn.conditions`).
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,197 +14,104 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.integrations.sklearn.branch import Branch, Params
+from botorch_dp.integrations.sklearn.conditions import resolve_conditions
+from botorch_dp.integrations.sklearn.dimensions import Dimension, is_same, unit_of
+from botorch_dp.integrations.sklearn.notations import dimension_of
 
-Params = dict[str, Any]
+__all__ = ["Branch", "Params", "SearchSpace"]
 
-# Up to this many integers, losses are interpolated between them.
-_MOST_INTERPOLATED = 2
-
-
-@dataclass(frozen=True)
-class Real:
-    """A real number between two bounds.
-
-    Args:
-        low: The smallest value.
-        high: The largest value.
-        log: Whether to search on a log scale, e.g. for a regularization strength.
-
-    Example:
-        >>> Real(1e-3, 1e3, log=True)
-        Real(low=0.001, high=1000.0, log=True)
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        _check_interval(self)
-
-
-@dataclass(frozen=True)
-class Integer:
-    """An integer between two bounds, both included.
-
-    Args:
-        low: The smallest value.
-        high: The largest value.
-        log: Whether to search on a log scale.
-    """
-
-    low: int
-    high: int
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            value = getattr(self, name)
-            if not _is_number(value) or value % 1 != 0:  # also infinity and NaN
-                raise InvalidArgumentError(
-                    f"{name} of an Integer must be a whole number, got {value!r}."
-                )
-            object.__setattr__(self, name, int(value))
-        _check_interval(self)
-
-
-class Categorical:
-    """One of several values without an order.
-
-    Args:
-        choices: At least two different values.
-    """
-
-    def __init__(self, choices: Sequence[Any] | np.ndarray) -> None:
-        if isinstance(choices, np.ndarray) and choices.ndim == 1:
-            choices = choices.tolist()
-        if isinstance(choices, str) or not isinstance(choices, Sequence):
-            raise InvalidArgumentError(
-                f"choices must be a list or a tuple, got {choices!r}."
-            )
-        if len(choices) < 2:
-            raise InvalidArgumentError(
-                f"choices must have at least two values, got {choices!r}. Set a fixed "
-                "value on the estimator itself."
-            )
-        if any(a is b or a == b for a, b in itertools.combinations(choices, 2)):
-            raise InvalidArgumentError(f"choices must be different, got {choices!r}.")
-        self.choices = tuple(choices)
-
-    def __repr__(self) -> str:
-        return f"Categorical({list(self.choices)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Categorical) and self.choices == other.choices
-
-    __hash__ = None  # type: ignore[assignment]  # choices may be lists
-
-
-Dimension = Real | Integer | Categorical
+# The coordinate of a number that is not set.
+_UNSET = 0.5
 
 
 class SearchSpace:
-    """Named dimensions, with conversions between parameters and coordinates.
+    """Named dimensions, with conversions between parameters and points.
 
     Args:
         space: Maps each name to a :class:`Real`, :class:`Integer` or
-            :class:`Categorical`; a list stands for a Categorical.
+            :class:`Categorical`, or to a notation for one
+            (:mod:`~botorch_dp.integrations.sklearn.notations`); or a list of such
+            dicts, in which a list with one value is a fixed value.
 
     Attributes:
-        numbers: The Real and Integer dimensions, by name.
-        choices: The Categorical dimensions, by name.
+        branches: The parts in which the same parameters are set: one if there are no
+            conditions.
     """
 
-    def __init__(self, space: Mapping[str, Any]) -> None:
-        if not isinstance(space, Mapping) or not space:
+    def __init__(self, space: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        is_list = isinstance(space, Sequence) and not isinstance(space, str)
+        parts: list[Any] = list(space) if is_list else [space]
+        if not parts or not all(isinstance(part, Mapping) and part for part in parts):
             raise InvalidArgumentError(
                 "space must be a dict from parameter names to Real, Integer or "
-                f"Categorical, got {space!r}."
+                f"Categorical, or a list of such dicts, got {space!r}."
             )
-        self._dimensions = {name: _dimension(name, dim) for name, dim in space.items()}
-        self.numbers: dict[str, Real | Integer] = {}
-        self.choices: dict[str, Categorical] = {}
-        for name, dimension in self._dimensions.items():
-            if isinstance(dimension, Categorical):
-                self.choices[name] = dimension
-            else:
-                self.numbers[name] = dimension
+        self.branches: list[Branch] = []
+        for part in parts:
+            for branch in resolve_conditions(*_read(part, allow_fixed=is_list)):
+                if branch not in self.branches:
+                    self.branches.append(branch)
+        if self.num_points < 2:
+            raise InvalidArgumentError(
+                f"space must have at least two points to choose from, got {space!r}."
+            )
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({self.branches!r})"
 
     @property
-    def bounds(self) -> Tensor:
-        """The ``2 x d`` bounds of the numbers."""
-        ends = [[dim.low, dim.high] for dim in self.numbers.values()]
-        return torch.tensor(ends, dtype=torch.float64, device="cpu").mT.contiguous()
+    def widest(self) -> Branch:
+        """The first branch with the most numbers."""
+        return max(self.branches, key=lambda branch: len(branch.numbers))
 
     @property
-    def transform(self) -> tuple[str, ...]:
-        """The search coordinates of each number: log or linear."""
-        return tuple("log" if d.log else "linear" for d in self.numbers.values())
+    def names(self) -> list[str]:
+        """The names of all parameters, those with numbers first."""
+        names = [name for branch in self.branches for name in branch.numbers]
+        names += [name for branch in self.branches for name in branch.names]
+        return list(dict.fromkeys(names))
+
+    @property
+    def chosen_names(self) -> list[str]:
+        """The names that only a choice among points can set, not gradients."""
+        if len(self.branches) == 1:
+            return [*self.branches[0].choices]
+        everywhere = set.intersection(*(set(b.numbers) for b in self.branches))
+        return [name for name in self.names if name not in everywhere]
+
+    @property
+    def needs_choice(self) -> bool:
+        """Whether gradients must follow a choice among points of the whole space."""
+        return len(self.branches) > 1 or bool(self.branches[0].choices)
 
     @property
     def num_points(self) -> float:
         """The number of points: infinite if there is a Real."""
-        sizes: list[float] = [len(dim.choices) for dim in self.choices.values()]
-        for dim in self.numbers.values():
-            sizes.append(math.inf if isinstance(dim, Real) else dim.high - dim.low + 1)
-        return math.prod(sizes)
+        return sum(branch.num_points for branch in self.branches)
 
     @property
     def models_per_point(self) -> int:
-        """The largest number of models that :meth:`models_at` returns."""
-        count = sum(isinstance(dim, Integer) for dim in self.numbers.values())
-        return count + 1 if count <= _MOST_INTERPOLATED else 1
+        """The largest number of models that a point of any branch needs."""
+        return max(branch.models_per_point for branch in self.branches)
 
-    def models_at(self, x: Sequence[float]) -> list[tuple[float, Params]]:
-        """Return the parameters whose weighted losses are those of a point.
-
-        Losses are interpolated between one or two integers. Further ones would need
-        too many models, so all integers are rounded then.
-        """
-        if self.models_per_point == 1:
-            return [(1.0, self.rounded(x))]
-        return self.corners(x)
-
-    def rounded(self, x: Sequence[float]) -> Params:
-        """Return the numbers at a point, with integers rounded."""
-        return {
-            name: round(value) if isinstance(dim, Integer) else float(value)
-            for (name, dim), value in zip(self.numbers.items(), x, strict=True)
-        }
-
-    def corners(self, x: Sequence[float]) -> list[tuple[float, Params]]:
-        """Return the parameters that represent a point, with their weights.
-
-        Losses are interpolated linearly between integers, on the simplices of the
-        Lovász extension: k + 1 corners for k integer dimensions, and only the point
-        itself if all its coordinates are integers.
-        """
-        # From the lower corner of the cube, each step raises one coordinate by one, in
-        # the order of falling fractional parts; the weights are their differences.
-        values = dict(zip(self.numbers, map(float, x), strict=True))
-        whole = [n for n, dim in self.numbers.items() if isinstance(dim, Integer)]
-        at = {name: math.floor(values[name]) for name in whole}
-        rest = {name: values[name] - at[name] for name in whole}
-        found, above = [], 1.0
-        for name in sorted(whole, key=lambda name: -rest[name]):
-            found.append((above - rest[name], {**values, **at}))
-            above, at = rest[name], {**at, name: at[name] + 1}
-        found.append((above, {**values, **at}))
-        return [(weight, params) for weight, params in found if weight > 0]
+    def branch_of(self, params: Mapping[str, Any]) -> Branch:
+        """Return the first branch that contains a point."""
+        return next(branch for branch in self.branches if params in branch)
 
     def candidates(
         self, count: int, *, first: Params | None, seed: int
     ) -> list[Params]:
         """Return different candidates: all if there are few, or Sobol points.
 
+        Every branch has the same chance.
+
         Args:
             count: The largest number of candidates.
             first: The first candidate, if any.
             seed: The seed of the Sobol sequence.
         """
-        found = []
-        if first is not None:
-            found.append({name: first[name] for name in self._dimensions})
+        found = [] if first is None else [first]
         for params in self._enumerated(count) or self._sobol(count, seed):
             if len(found) < count and params not in found:
                 found.append(params)
@@ -212,125 +120,102 @@ class SearchSpace:
     def encoded(self, candidates: Sequence[Params]) -> Tensor:
         """Return candidates as points: numbers in [0, 1], and one column per choice.
 
-        Constant columns are left out.
+        Each branch has a column as well, and numbers that are not set are in the
+        middle. Constant columns are left out.
         """
-        rows = [
-            [
-                *(_unit(dim, params[name]) for name, dim in self.numbers.items()),
-                *(
-                    float(i == _index(dim, params[name]))
-                    for name, dim in self.choices.items()
-                    for i in range(len(dim.choices))
-                ),
-            ]
-            for params in candidates
-        ]
-        points = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        points = torch.tensor(
+            [self._encoded(params) for params in candidates],
+            dtype=torch.float64,
+            device="cpu",
+        )
         return points[:, points.amin(dim=0) < points.amax(dim=0)]
 
     def start(self, values: Mapping[str, Any]) -> Params:
         """Return the values that are in the space, with defaults for the others.
 
-        The default is the middle of a range, or the first choice.
+        The branch is the one that contains the values, or the first one of those that
+        disagree with the fewest: categories count before numbers.
 
         Args:
-            values: The estimator's own parameters.
+            values: The estimator's own parameters, or a point of the space.
         """
-        return {
-            name: values[name]
-            if name in values and _is_inside(dim, values[name])
-            else _value(dim, 0.0 if name in self.choices else 0.5)
-            for name, dim in self._dimensions.items()
-        }
 
-    def point(self, params: Mapping[str, Any]) -> Tensor:
-        """Return the numbers among the parameters as a ``d`` tensor."""
-        values = [float(params[name]) for name in self.numbers]
-        return torch.tensor(values, dtype=torch.float64, device="cpu")
+        def disagreement(branch: Branch) -> tuple[bool, int, int]:
+            start = branch.start(values)
+            different = [
+                name
+                for name in branch.names
+                if name not in values or not is_same(start[name], values[name])
+            ]
+            num_numbers = sum(name in branch.numbers for name in different)
+            return values not in branch, len(different) - num_numbers, num_numbers
+
+        return min(self.branches, key=disagreement).start(values)
+
+    def _encoded(self, params: Params) -> list[float]:
+        branch = self.branch_of(params)
+        row = [
+            unit_of(branch.numbers[name], params[name])
+            if name in branch.numbers
+            else _UNSET
+            for name in self._numbers
+        ]
+        for name, choices in self._choices.items():
+            is_set = name in branch.choices
+            row += [float(is_set and is_same(c, params[name])) for c in choices]
+        return row + [float(branch is other) for other in self.branches]
+
+    @property
+    def _numbers(self) -> dict[str, None]:
+        """The names of all numbers, in order."""
+        return {name: None for branch in self.branches for name in branch.numbers}
+
+    @property
+    def _choices(self) -> dict[str, list[Any]]:
+        """The choices of all categories, in all branches together."""
+        found: dict[str, list[Any]] = {}
+        for branch in self.branches:
+            for name, dim in branch.choices.items():
+                known = found.setdefault(name, [])
+                known += [
+                    c for c in dim.choices if not any(is_same(c, k) for k in known)
+                ]
+        return found
 
     def _enumerated(self, count: int) -> list[Params]:
-        """Return all combinations, or none if there are more than ``count``."""
-        values: list[Sequence[Any]] = []
-        for dim in self._dimensions.values():
-            if isinstance(dim, Real):
-                return []
-            if isinstance(dim, Categorical):
-                values.append(dim.choices)
-            else:
-                values.append(range(dim.low, dim.high + 1))
-        if math.prod(map(len, values)) > count:
+        """Return all points, or none if there are more than ``count``."""
+        if self.num_points > count:
             return []
-        rows = itertools.product(*values)
-        return [dict(zip(self._dimensions, row, strict=True)) for row in rows]
+        return [params for branch in self.branches for params in branch.all_params()]
 
     def _sobol(self, count: int, seed: int) -> list[Params]:
+        branches = self.branches
+        # With several branches, the first coordinate says which.
+        num_first = int(len(branches) > 1)
+        dim = num_first + max(len(branch.dimensions) for branch in branches)
         with torch.device("cpu"):
-            engine = SobolEngine(len(self._dimensions), scramble=True, seed=seed)
+            engine = SobolEngine(dim, scramble=True, seed=seed)
             # More than needed, because integers and choices repeat.
             points = engine.draw(4 * count, dtype=torch.float64).tolist()
-        return [
-            {
-                name: _value(dim, u)
-                for (name, dim), u in zip(self._dimensions.items(), row, strict=True)
-            }
-            for row in points
-        ]
+        found = []
+        for row in points:
+            index = min(int(row[0] * len(branches)), len(branches) - 1)
+            branch = branches[index if num_first else 0]
+            end = num_first + len(branch.dimensions)
+            found.append(branch.params_at(row[num_first:end]))
+        return found
 
 
-def _dimension(name: str, given: Any) -> Dimension:
-    if isinstance(given, list | np.ndarray):
-        given = Categorical(given)
-    if not isinstance(name, str) or not isinstance(given, Dimension):
-        raise InvalidArgumentError(
-            f"space[{name!r}] must be Real(low, high), Integer(low, high), "
-            f"Categorical([...]) or a list of choices, got {given!r}."
-        )
-    return given
-
-
-def _check_interval(dim: Real | Integer) -> None:
-    if not (_is_number(dim.low) and _is_number(dim.high)):
-        raise InvalidArgumentError(f"low and high must be numbers, got {dim!r}.")
-    if not (math.isfinite(dim.low) and math.isfinite(dim.high) and dim.low < dim.high):
-        raise InvalidArgumentError(
-            f"low must be below high, and both must be finite, got {dim!r}."
-        )
-    if dim.log and dim.low <= 0:
-        raise InvalidArgumentError(f"low must be above 0 with log=True, got {dim!r}.")
-
-
-def _is_inside(dim: Dimension, value: Any) -> bool:
-    if isinstance(dim, Categorical):
-        return any(value is choice or value == choice for choice in dim.choices)
-    if not _is_number(value) or not dim.low <= value <= dim.high:
-        return False
-    return isinstance(dim, Real) or value % 1 == 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-
-
-def _value(dim: Dimension, u: float) -> Any:
-    """Return the value at u in [0, 1]; every integer has an interval of its own."""
-    if isinstance(dim, Categorical):
-        return dim.choices[min(int(u * len(dim.choices)), len(dim.choices) - 1)]
-    high = dim.high + 1 if isinstance(dim, Integer) else dim.high
-    if dim.log:
-        value = math.exp(math.log(dim.low) * (1 - u) + math.log(high) * u)
-    else:
-        value = dim.low * (1 - u) + high * u
-    value = min(max(value, dim.low), dim.high)
-    return int(value) if isinstance(dim, Integer) else value
-
-
-def _unit(dim: Real | Integer, value: float) -> float:
-    """Return the position of a value in [0, 1], in search coordinates."""
-    low, high = dim.low, dim.high
-    if dim.log:
-        return math.log(value / low) / math.log(high / low)
-    return (value - low) / (high - low)
-
-
-def _index(dim: Categorical, value: Any) -> int:
-    return next(i for i, c in enumerate(dim.choices) if c is value or c == value)
+def _read(
+    part: Mapping[str, Any], *, allow_fixed: bool
+) -> tuple[dict[str, Dimension], Params]:
+    """Return the dimensions and the fixed values of a dict."""
+    dimensions: dict[str, Dimension] = {}
+    fixed: Params = {}
+    for name, given in part.items():
+        is_list = isinstance(given, list | np.ndarray)
+        if allow_fixed and is_list and isinstance(name, str) and len(given) == 1:
+            fixed[name] = given[0]
+        else:
+            dimensions[name] = dimension_of(name, given)
+    return dimensions, fixed

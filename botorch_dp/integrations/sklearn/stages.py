@@ -19,12 +19,14 @@ from botorch_dp.integrations.sklearn.methods import (
     Task,
     certified,
 )
+from botorch_dp.integrations.sklearn.people import check_unit
 from botorch_dp.integrations.sklearn.score_release import ScoreRelease
-from botorch_dp.integrations.sklearn.space import Params
+from botorch_dp.integrations.sklearn.space import Branch, Params
 from botorch_dp.integrations.sklearn.stopping import uninterrupted
 from botorch_dp.optimizers import DPGIBO
 from botorch_dp.optimizers.auto.search_plan import SearchPlan
 from botorch_dp.optimizers.core.optimizer import Optimizer
+from botorch_dp.optimizers.core.private_optimizer import PrivateOptimizer
 from botorch_dp.privacy import Certificate, Ledger, PrivacyEvent
 from botorch_dp.privacy.budget import check_affordable
 from botorch_dp.privacy.certificate import OF_TOLD_LOSSES, WORST_CASE
@@ -110,7 +112,9 @@ class StagedSearch:
         gradients = self.stages.gradients
         adjacency = ADJACENCY if gradients is None else gradients.run.adjacency
         if costs:
-            check_affordable(self._task.ledger, costs, adjacency)
+            unit = self._evaluation.unit
+            check_unit(self._task.ledger, unit)
+            check_affordable(self._task.ledger, costs, adjacency, unit=unit)
 
     def run(self) -> None:
         """Go through the stages that are not yet done."""
@@ -124,7 +128,8 @@ class StagedSearch:
             if self._evaluation.points_are_private:  # errors must show beforehand
                 self._evaluation.try_on(choice.first)
             self._take_steps(choice.run, choice.losses)
-        if gradients is not None:
+        # A released choice without numbers has no gradients. Their share is not spent.
+        if gradients is not None and self._branch.numbers:
             self._start_gradients(gradients)
             self._take_steps(gradients.run, self._losses)
         if score is not None and score.planned_releases():
@@ -137,12 +142,12 @@ class StagedSearch:
     @property
     def params(self) -> Params:
         """The best parameters so far, by what was released."""
-        gradients, space = self.stages.gradients, self._task.space
+        gradients = self.stages.gradients
         if gradients is None or not gradients.run.history:
             return self._start
         # The mean of the later iterates has less noise, at no further privacy cost.
         average = gradients.run.result().average
-        return {**space.rounded(average.tolist()), **self._fixed}
+        return {**self._fixed, **self._branch.rounded(average.tolist())}
 
     @property
     def num_lost(self) -> int:
@@ -160,17 +165,18 @@ class StagedSearch:
         Args:
             stopped: Why the search ended early, or None.
         """
-        loss, choice = None, self.stages.choice
+        loss, loss_std, choice = None, None, self.stages.choice
         if choice is not None and choice.released is not None:
-            loss = choice.released[1]
+            loss, loss_std = choice.released[1], choice.loss_std
         if self.stages.score is not None:
-            loss = self.stages.score.loss
+            loss, loss_std = self.stages.score.loss, self.stages.score.noise_std
         return Found(
             params=self.params,
             loss=loss,
             history=self._history(),
             certificate=self._certificate(stopped),
             plan=self.stages.plan,
+            loss_std=loss_std,
         )
 
     @property
@@ -235,7 +241,14 @@ class StagedSearch:
 
     @property
     def _fixed(self) -> Params:
-        return {name: self._start[name] for name in self._task.space.choices}
+        """The parameters at the start that gradients do not change."""
+        start, numbers = self._start, self._branch.numbers
+        return {name: start[name] for name in start if name not in numbers}
+
+    @property
+    def _branch(self) -> Branch:
+        """The part of the space in which gradients go on."""
+        return self._task.space.branch_of(self._start)
 
     @property
     def _num_charged(self) -> int:
@@ -265,21 +278,22 @@ class StagedSearch:
             self._save_state(self.state_dict())
 
     def _losses(self, X: torch.Tensor) -> torch.Tensor:
-        space, fixed = self._task.space, self._fixed
+        branch, fixed = self._branch, self._fixed
         points = [
-            [(weight, {**params, **fixed}) for weight, params in space.models_at(x)]
+            [(weight, {**fixed, **params}) for weight, params in branch.models_at(x)]
             for x in X.tolist()
         ]
         return self._evaluation.interpolated(points)
 
     def _history(self) -> list[dict[str, Any]]:
-        space, gradients, steps = self._task.space, self.stages.gradients, []
+        gradients, steps = self.stages.gradients, []
         if self.stages.choice is not None:
             steps += self.stages.choice.history
-        if gradients is not None:
+        if gradients is not None and gradients.run.history:
+            branch, fixed = self._branch, self._fixed
             steps += [
                 {
-                    "params": {**space.rounded(step.x.tolist()), **self._fixed},
+                    "params": {**fixed, **branch.rounded(step.x.tolist())},
                     "noise_std": step.noise_std,
                 }
                 for step in gradients.run.history
@@ -295,9 +309,9 @@ class StagedSearch:
             early["lost_releases"] = self.num_lost
         stage = choice if gradients is None else gradients
         assert stage is not None
-        last = stage.run
+        last: PrivateOptimizer = stage.run
         if not len(task.ledger):
-            certificate = _certificate_of_nothing(last.adjacency)
+            certificate = _certificate_of_nothing(last.adjacency, last.unit)
         else:
             runs = [] if choice is None else list(choice.run.account.runs)
             if stages.score is not None:
@@ -308,10 +322,10 @@ class StagedSearch:
         )
 
 
-def _certificate_of_nothing(adjacency: str) -> Certificate:
+def _certificate_of_nothing(adjacency: str, unit: str) -> Certificate:
     """Return the certificate of a search that has released nothing."""
     return Certificate(
-        unit="record",
+        unit=unit,
         adjacency=adjacency,
         guarantee=None,
         epsilons=dict.fromkeys(_DELTAS, 0.0),

@@ -18,7 +18,7 @@ from botorch_dp.exceptions import (
     UnpaidReleaseWarning,
 )
 from botorch_dp.integrations.sklearn import stopping
-from botorch_dp.privacy import GaussianMechanism, PermuteAndFlipMechanism
+from botorch_dp.privacy import Declaration, GaussianMechanism, PermuteAndFlipMechanism
 from tests.integrations.sklearn.constant import X_TRAIN, Y_TRAIN
 from tests.integrations.sklearn.interrupted import (
     BUDGET,
@@ -444,3 +444,37 @@ class TestScoreTells:
         search.score(X_TRAIN, Y_TRAIN + np.arange(20))
         again = pickle.loads(pickle.dumps(search))
         again.score(*private().values())  # nothing of the records is in the pickle
+
+
+class TestReport:
+    def test_the_certificate_and_the_ledger_that_fit_made(self, tmp_path):
+        search = fit(search_of())
+        assert search.ledger is None
+        page = search.report(tmp_path / "search.html")
+        text = page.read_text(encoding="utf-8")
+        assert page == tmp_path / "search.html"
+        assert text.lower().startswith("<!doctype html>")
+        assert search.certificate_.head.ledger in text
+        assert "Budget over time" in text
+        assert "Ward 3" not in text
+
+    def test_what_the_owner_declares(self, tmp_path):
+        search = fit(search_of())
+        declared = Declaration(owner="Ward 3")
+        page = search.report(tmp_path / "search.html", declaration=declared)
+        assert "Ward 3" in page.read_text(encoding="utf-8")
+        assert search.certificate_.declaration == Declaration()  # it is not changed
+
+    def test_a_loaded_search_has_no_ledger(self, tmp_path):
+        search = pickle.loads(pickle.dumps(fit(search_of())))
+        text = search.report(tmp_path / "search.html").read_text(encoding="utf-8")
+        assert "Budget over time" not in text
+
+    def test_nothing_released(self, tmp_path):
+        search = fit(search_of(timeout=1e-9))
+        assert search.certificate_.num_releases == 0
+        assert search.report(tmp_path / "search.html").exists()
+
+    def test_before_fit(self, tmp_path):
+        with pytest.raises(NotFittedError):
+            search_of().report(tmp_path / "search.html")

@@ -5,9 +5,11 @@ import sys
 import types
 import warnings
 
+import joblib
 import numpy as np
 import pytest
 import torch
+from joblib.parallel import SequentialBackend
 from sklearn.base import BaseEstimator, RegressorMixin
 from tqdm import tqdm
 
@@ -67,6 +69,22 @@ def test_losses_of_candidates():
     assert losses[:, 1].numpy() == pytest.approx(exact(-1.0, 2))
     assert evaluated.num_fits == 2
     assert TRAIN[1].mean() == mean  # a model may change its copy only
+
+
+class AllAtOnce(SequentialBackend):
+    """A backend that cannot return results one by one, as Ray's."""
+
+    supports_return_generator = False
+
+
+def test_a_backend_that_returns_all_losses_at_once():
+    joblib.register_parallel_backend("all at once", AllAtOnce)
+    candidates = [{"shift": 0.5}, {"shift": -1.0}, {"shift": 2.0}]
+    evaluated = evaluation()
+    with joblib.parallel_config(backend="all at once"):
+        losses = evaluated.losses(candidates)
+    assert torch.equal(losses, evaluation().losses(candidates))
+    assert evaluated.num_fits == 3
 
 
 def test_points_between_candidates():

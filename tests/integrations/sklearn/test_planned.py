@@ -234,7 +234,7 @@ class TestSays:
     def test_what_was_chosen_and_why(self):
         search = auto(MIXED)
         text = str(search.certificate_)
-        assert f"parameter   method=auto: {BOTH}\n" in text
+        assert f"method=auto: {BOTH}" in text
         assert "reason=20000 records suffice for gradients after a choice of c" in text
         assert "num_candidates=36" in text
         assert "choice_epsilon=0.5" in text
@@ -244,7 +244,8 @@ class TestSays:
 
     def test_of_a_choice_alone(self):
         text = str(auto(CATEGORIES).certificate_)
-        assert "parameter   method=auto: permute-and-flip\n" in text
+        assert "method=auto: permute-and-flip" in text
+        assert BOTH not in text
         assert "reason=all points of the space can be evaluated" in text
 
     def test_no_plan_without_one(self):
@@ -266,7 +267,7 @@ class TestGradients:
         search = fitted(NUMBERS, private(0.7, n=500), num_steps=3, clip_norm=0.25)
         assert search.plan_.descent.num_steps == len(search.history_) == 3
         assert search.plan_.descent.clip_norm == 0.25
-        assert "clip_norm=0.25\n" in str(search.certificate_)
+        assert "clip_norm=0.25" in str(search.certificate_)
 
     def test_steps_and_evaluations(self):
         space = {**NUMBERS, "scale": Real(0.1, 10.0)}

@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import time
+import uuid
 import warnings
 
 import joblib
@@ -311,13 +312,13 @@ class TestParts:
     @pytest.mark.parametrize("loss_range", [(0.0, 1.0), (-2.0, 3.0)])
     def test_the_score_has_noise_for_its_sensitivity(self, loss_range, monkeypatch):
         made = []
-        mechanism = score_module.GaussianMechanism
 
-        def spy(guarantee, **settings):
-            made.append((guarantee, settings["sensitivity"]))
-            return mechanism(guarantee, **settings)
+        class Spy(score_module.GaussianMechanism):
+            def __init__(self, guarantee, **settings):
+                made.append((guarantee, settings["sensitivity"]))
+                super().__init__(guarantee, **settings)
 
-        monkeypatch.setattr(score_module, "GaussianMechanism", spy)
+        monkeypatch.setattr(score_module, "GaussianMechanism", Spy)
         search = search_of(
             guarantee=GDP(0.5), loss_range=loss_range, num_steps=2, release_score=True
         ).fit(*TRAIN, **private())
@@ -382,22 +383,37 @@ HIDING = {
     },
     "stable": {"guarantee": ApproxDP(1e-9, 1e-12), "num_candidates": 4},
 }
+NOW = "2026-01-01T00:00:00.000+00:00"
 PUBLIC = {
     "best_params_",
     "best_estimator_",
     "history_",
     "certificate_",
     "num_fits_",
+    "schema_",
     "stopped_",
 }
 
 
+@pytest.fixture
+def without_chance(monkeypatch):
+    """Return a function that starts random names again, while the clock stands."""
+
+    def restart():
+        numbers = iter(range(1000))
+        monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
+
+    monkeypatch.setattr("botorch_dp.privacy.ledger._now", lambda: NOW)
+    return restart
+
+
 @pytest.mark.parametrize("method", [*HIDING])
-def test_nothing_else_is_published(method):
+def test_nothing_else_is_published(method, without_chance):
     """Neither new attributes, nor how many records could not be read."""
     training = (np.zeros((20, 1), dtype=int), np.zeros(20))
     found = []
     for first in (0, 0.5):  # the second is no whole number
+        without_chance()
         X_val = np.zeros((N, 1))
         X_val[0] = first
         search = search_of(method, **HIDING[method])
@@ -435,10 +451,11 @@ def test_private_records_are_no_arguments_of_fit():
 
 
 @pytest.mark.parametrize("method", [*HIDING])
-def test_equal_releases_leave_equal_searches(method, monkeypatch):
+def test_equal_releases_leave_equal_searches(method, without_chance):
     """Two data sets that differ in everything, noise that hides everything."""
     found = []
     for level in (0.1, 0.9):
+        without_chance()
         rng = np.random.default_rng(2)
         data = {"X_val": np.zeros((N, 1)), "y_val": rng.normal(level, 0.1, size=N)}
         search = search_of(method, **HIDING[method]).fit(*TRAIN, **data)

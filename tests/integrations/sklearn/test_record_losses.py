@@ -256,6 +256,34 @@ class TestCompany:
         assert found[place] == 1.0
         assert (np.delete(alone, place) < 1.0).all()
 
+    @pytest.mark.parametrize("is_tried", [False, True])
+    def test_is_not_scored_alone_again(self, is_tried):
+        sizes = []
+
+        def watched(model, X, y):
+            sizes.append(len(X))
+            return np.zeros(len(X))
+
+        scoring = Scoring("watched", watched, (0.0, 1.0))
+        scoring.private_losses(None, private(X, TARGETS), is_tried=is_tried)
+        assert sizes == ([208] if is_tried else [8, 208])
+
+    @pytest.mark.parametrize("column", [pd.Series, np.asarray])
+    def test_is_scored_alone_in_other_containers(self, column):
+        """Trying a loss on arrays does not show that it works on frames."""
+
+        def needs_two_classes_of_frames(model, X, y):
+            if hasattr(X, "iloc") and len(np.unique(y)) < 2:
+                raise ValueError("one class")
+            return np.zeros(len(X))
+
+        y = np.arange(200) % 2
+        scoring = Scoring("frames", needs_two_classes_of_frames, (0.0, 1.0))
+        records = private(pd.DataFrame(X), column(y), company=(X[:8], np.zeros(8, int)))
+        scoring.try_on(None, records.of_training)
+        losses = scoring.private_losses(None, records, is_tried=True)
+        assert (losses == 1.0).all()
+
     @pytest.mark.parametrize("unreadable", [None, 5])
     def test_others_stand_in_for_none(self, unreadable):
         """Whoever is left out is replaced by a training record, never by another."""

@@ -356,6 +356,35 @@ class TestRead:
             assert records.unreadable.tolist() == [True] + [False] * 23
             assert np.array_equal(records.y[1:], both[1:])
 
+    @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+    @pytest.mark.parametrize("wanted", [int, np.int8, bool, float, np.float32])
+    @pytest.mark.parametrize("given", [int, np.uint8, bool, float, np.float32])
+    def test_numeric_targets_as_if_each_were_an_object(self, wanted, given):
+        y_val = np.array([0.0, 1.0, 2.5, 300.0, -1.0, np.nan, np.inf]).astype(given)
+        like = np.array([0, 1, 1]).astype(wanted)
+        found, expected = (
+            read_alike(np.zeros((7, 1)), y, training=(np.zeros((3, 1)), like))
+            for y in (y_val, y_val.astype(object))
+        )
+        assert found.unreadable.tolist() == expected.unreadable.tolist()
+        read = found.readable
+        assert found.y.dtype == expected.y.dtype == like.dtype
+        np.testing.assert_array_equal(found.y[read], expected.y[read])
+
+    @pytest.mark.parametrize("table", [np.asarray, np.asfortranarray, pd.DataFrame])
+    def test_stand_ins_keep_their_places(self, table):
+        records = read_alike(
+            table(np.arange(4.0).reshape(-1, 1)),
+            np.zeros(4),
+            training=(table(np.array([[7.0], [8.0]])), np.ones(2)),
+        )
+        for index in ([0, 1, 4, 5], [0, 5, 1, 4], [4, 5, 4], [3, 2]):
+            inputs, targets = records.rows(np.array(index))
+            expected = np.array([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])[index]
+            assert np.ravel(inputs).tolist() == expected.tolist()
+            assert targets.tolist() == (np.array(index) > 3).tolist()
+            assert not np.shares_memory(inputs, records.X)
+
     def test_targets_in_rows_of_one(self):
         for given in ([[v] for v in Y], Y[:, None], pd.DataFrame(Y)):
             for like in (Y, Y[:, None]):

@@ -10,8 +10,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.svm import LinearSVC
 
 from botorch_dp.exceptions import InvalidArgumentError, RareClassWarning
+from botorch_dp.integrations.sklearn.hit_scores import f1
 from botorch_dp.integrations.sklearn.metrics import brier_losses, pinball_loss
-from botorch_dp.integrations.sklearn.scoring import make_scoring, warn_of_rare_classes
+from botorch_dp.integrations.sklearn.scoring import (
+    check_method,
+    make_scoring,
+    warn_of_rare_classes,
+)
 
 
 def scoring_of(
@@ -39,12 +44,9 @@ class TestChoices:
     @pytest.mark.parametrize(
         ("arguments", "match"),
         [
-            (
-                ("roc_auc",),
-                "scoring must be one of 'accuracy'.*public sample.*Got 'roc_auc'",
-            ),
+            (("auc",), "scoring must be one of 'accuracy'.*'roc_auc'.*Got 'auc'"),
+            (("roc_auc",), "scoring='roc_auc' needs training targets"),
             ((["accuracy", "f1"],), "scoring must be a name, a scoring"),
-            (("f1",), "not a mean over records.*balanced_accuracy"),
             (("r2",), "neg_mean_squared_error', which has the same optimum"),
             (
                 (metrics.make_scorer(metrics.accuracy_score),),
@@ -108,3 +110,33 @@ class TestRareClasses:
         assert not self.warns([0.1, 0.2, 0.3])
         assert not self.warns(None)
         assert not self.warns(["all the same"] * 5)
+
+
+class TestScoresOfCandidates:
+    def test_names(self):
+        for name in ("roc_auc", "f1", "precision", "recall"):
+            found = scoring_of(name, targets=[0, 1, 1])
+            assert found.name == name
+            assert found.positive == 1
+
+    def test_a_range_is_refused(self):
+        with pytest.raises(InvalidArgumentError, match="loss_range must be None with"):
+            scoring_of("f1", (0.0, 1.0), targets=[0, 1])
+
+    def test_what_the_estimator_needs(self):
+        given = f1(threshold=0.3)
+        with pytest.raises(InvalidArgumentError, match="predict_proba, but LinearSVC"):
+            scoring_of(given, None, LinearSVC(), targets=[0, 1])
+        assert scoring_of("roc_auc", None, LinearSVC(), targets=[0, 1])
+
+    @pytest.mark.parametrize("method", ["dp-gibo", "kusner"])
+    def test_methods_that_need_a_loss_for_each_record(self, method):
+        for name, instead in [("roc_auc", "ranking_accuracy"), ("f1", "balanced_acc")]:
+            found = scoring_of(name, targets=[0, 1])
+            with pytest.raises(InvalidArgumentError, match=f"{method}.*{instead}"):
+                check_method(found, method)
+
+    def test_other_methods(self):
+        for method in ("auto", "stable"):
+            check_method(scoring_of("roc_auc", targets=[0, 1]), method)
+        check_method(scoring_of("accuracy"), "kusner")

@@ -327,6 +327,8 @@ class TestPublic:
     def test_files_do_not_depend_on_private_records(self, tmp_path, monkeypatch):
         """Two data sets that differ in everything, and releases that are the same."""
         found = []
+        now = "2026-01-01T00:00:00.000+00:00"
+        monkeypatch.setattr("botorch_dp.privacy.ledger._now", lambda: now)
         for level in (0.1, 0.9):
             numbers = iter(range(100))
             monkeypatch.setattr(

@@ -114,10 +114,10 @@ class TestAlike:
                 return 3
 
         with pytest.raises(
-            InvalidArgumentError, match="X_val must be a pandas DataFrame"
+            InvalidArgumentError, match="X_val must be a pandas or polars DataFrame"
         ):
             check_alike(FRAME, None, Frame(), None)
-        with pytest.raises(InvalidArgumentError, match="X must be a pandas DataFrame"):
+        with pytest.raises(InvalidArgumentError, match="X must be a pandas or polars"):
             check_alike(Frame(), None, FRAME, None)
 
     def test_without_targets(self):

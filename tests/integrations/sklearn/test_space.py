@@ -9,6 +9,7 @@ import torch
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn import Categorical, Integer, Real
+from botorch_dp.integrations.sklearn.branch import Branch
 from botorch_dp.integrations.sklearn.space import SearchSpace
 
 SPACE = SearchSpace(
@@ -22,80 +23,23 @@ SPACE = SearchSpace(
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("space", "match"),
     [
-        (
-            lambda: Real(1.0, 1.0),
-            r"low must be below high, and both.* got Real\(low=1.0",
-        ),
-        (lambda: Real(0.0, math.inf), "both must be finite"),
-        (lambda: Real(0.0, 1.0, log=True), "low must be above 0 with log=True"),
-        (lambda: Real("0", 1.0), "low and high must be numbers"),
-        (lambda: Integer(1.5, 3), "low of an Integer must be a whole number, got 1.5"),
-        (lambda: Integer(1, math.inf), "high of an Integer must be a whole number"),
-        (lambda: Integer(math.nan, 3), "low of an Integer must be a whole number"),
-        (lambda: Integer("a", "b"), "low of an Integer must be a whole number"),
-        (lambda: Real(None, 1.0), "low and high must be numbers"),
-        (lambda: Integer(1, True), "high of an Integer must be a whole number"),
-        (lambda: Categorical("rbf"), "choices must be a list or a tuple, got 'rbf'"),
-        (lambda: Categorical(["rbf"]), "choices must have at least two values"),
-        (lambda: Categorical([1, 1.0]), "choices must be different"),
-        (lambda: SearchSpace({}), "space must be a dict"),
-        (lambda: SearchSpace([Real(0, 1)]), "space must be a dict"),
-        (lambda: SearchSpace({"C": (0.1, 10)}), r"space\['C'\] must be Real\(low"),
-        (lambda: SearchSpace({1: Real(0, 1)}), r"space\[1\]"),
+        ({}, "space must be a dict"),
+        ([], "space must be a dict.*or a list of such dicts"),
+        ([{}], "space must be a dict"),
+        ("C", "space must be a dict"),
+        ([Real(0, 1)], "space must be a dict"),
+        ({"C": 0.1}, r"space\['C'\] must be Real\(low"),
+        ({1: Real(0, 1)}, r"space\[1\]"),
+        ({"C": [1.0]}, r"space\['C'\]: choices must have at least two values"),
+        ([{"C": [1.0]}], "space must have at least two points"),
+        ([{"C": [1.0]}, {"C": [1.0]}], "space must have at least two points"),
     ],
 )
-def test_bad_spaces(make, match):
+def test_bad_spaces(space, match):
     with pytest.raises(InvalidArgumentError, match=match):
-        make()
-
-
-def test_numbers_and_choices():
-    assert SPACE.bounds.tolist() == [[1e-2, 1, -1], [1e2, 4, 1]]
-    assert SPACE.transform == ("log", "linear", "linear")
-    assert [*SPACE.numbers] == ["C", "depth", "shrinkage"]
-    assert SPACE.choices == {"kernel": Categorical(["rbf", "linear", "poly"])}
-    assert repr(SPACE.choices["kernel"]) == "Categorical(['rbf', 'linear', 'poly'])"
-    assert SPACE.rounded([1.0, 2.6, 0.5]) == {"C": 1.0, "depth": 3, "shrinkage": 0.5}
-    assert isinstance(SPACE.rounded([1.0, 2.6, 0.5])["depth"], int)
-
-
-class TestInterpolation:
-    space = SearchSpace({"a": Integer(0, 9), "x": Real(0, 1), "b": Integer(0, 9)})
-
-    def test_whole_points_stand_for_themselves(self):
-        assert self.space.corners([3.0, 0.25, 9.0]) == [
-            (1.0, {"a": 3, "x": 0.25, "b": 9})
-        ]
-
-    def test_weights_reproduce_the_point(self):
-        corners = self.space.corners([3.25, 0.5, 7.75])
-        assert len(corners) == 3
-        assert sum(weight for weight, _ in corners) == pytest.approx(1.0)
-        for name, value in (("a", 3.25), ("x", 0.5), ("b", 7.75)):
-            mean = sum(weight * params[name] for weight, params in corners)
-            assert mean == pytest.approx(value)
-        assert all(isinstance(params["a"], int) for _, params in corners)
-
-    def test_any_function_is_met_at_whole_points_and_continuous_between(self):
-        rng = np.random.default_rng(0)
-        table = rng.normal(size=(10, 10))  # any function on whole numbers
-
-        def interpolated(a, b):
-            return sum(
-                weight * table[params["a"], params["b"]]
-                for weight, params in self.space.corners([a, 0.0, b])
-            )
-
-        for a, b in itertools.product(range(1, 9), repeat=2):
-            assert interpolated(a, b) == table[a, b]
-        # Across the edges of the triangles, at a whole number and along a diagonal.
-        for a, b in rng.uniform(1, 8, size=(100, 2)):
-            for point in ((math.floor(a), b), (a, math.floor(b) + a % 1)):
-                near = [np.add(point, 1e-9 * rng.normal(size=2)) for _ in range(8)]
-                values = [interpolated(*p) for p in near]
-                assert np.ptp(values) < 1e-6
+        SearchSpace(space)
 
 
 class TestCandidates:
@@ -115,7 +59,7 @@ class TestCandidates:
 
     def test_begin_where_told(self):
         first = {"C": 1.0, "kernel": "poly", "depth": 2, "shrinkage": 0.0}
-        found = SPACE.candidates(8, first={**first, "other": 1}, seed=0)
+        found = SPACE.candidates(8, first=first, seed=0)
         assert found[0] == first
         assert len(found) == 8
 
@@ -187,26 +131,96 @@ def test_values_of_numpy_are_numbers():
 
 
 def test_choices_from_an_array():
-    assert SearchSpace({"C": np.array([1, 2])}).choices["C"] == Categorical([1, 2])
+    assert SearchSpace({"C": np.array([1, 2])}).branches == [
+        Branch({"C": Categorical([1, 2])})
+    ]
 
 
-class TestModelsAtAPoint:
-    @pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
-    def test_never_more_than_said(self, count):
-        """Interpolated up to two integers, rounded beyond."""
-        names = [f"i{k}" for k in range(count)]
-        space = SearchSpace({"x": Real(0, 1)} | dict.fromkeys(names, Integer(0, 9)))
-        point = [0.25, *(3.1 + 0.2 * k for k in range(count))]
-        models = space.models_at(point)
-        assert len(models) == space.models_per_point == (count + 1, 1)[count > 2]
-        if count <= 2:
-            assert models == space.corners(point)
-        else:
-            assert models == [(1.0, space.rounded(point))]
-
+class TestNumbers:
     def test_number_of_points(self):
         assert SPACE.num_points == math.inf
         finite = {"kernel": ["rbf", "linear"], "depth": Integer(1, 4)}
         space = SearchSpace(finite)
         assert space.num_points == 8 == len(space.candidates(8, first=None, seed=0))
         assert SearchSpace({"whole": Integer(0, 10**30)}).num_points > 1e29
+
+
+KERNELS = [
+    {"kernel": ["linear"], "C": Real(1e-2, 1e2, log=True)},
+    {
+        "kernel": ["rbf", "poly"],
+        "C": Real(1e-2, 1e2, log=True),
+        "gamma": Real(0.0, 1.0),
+        "degree": Integer(2, 4),
+    },
+    {"kernel": ["none"]},
+]
+
+
+class TestBranches:
+    space = SearchSpace(KERNELS)
+
+    def test_candidates_of_all(self):
+        found = self.space.candidates(60, first=None, seed=0)
+        names = [tuple(params) for params in found]
+        assert names.count(("kernel",)) == 1  # a branch with a single point
+        for branch in self.space.branches[:2]:
+            assert names.count(tuple(branch.names)) >= 15
+        assert all(params in self.space.branch_of(params) for params in found)
+
+    def test_small_ones_are_exhausted(self):
+        space = SearchSpace([{"a": [1, 2], "b": ["x"]}, {"a": [2, 3]}, {"a": [3, 4]}])
+        found = space.candidates(10, first={"a": 3}, seed=0)
+        assert found[0] == {"a": 3}
+        assert len(found) == 5  # {"a": 3} is in two branches
+        assert space.num_points == 6
+
+    def test_different_candidates_have_different_points(self):
+        # The middle of a range is where numbers are that are not set.
+        space = SearchSpace([{"x": Real(0, 1)}, {"x": Real(1, 2), "z": Real(0, 1)}])
+        points = [{"x": 0.5}, {"x": 1.5, "z": 0.5}]
+        assert torch.equal(
+            space.encoded(points),
+            torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64, device="cpu"),
+        )
+        found = self.space.candidates(60, first=None, seed=0)
+        rows = self.space.encoded(found)
+        assert len(rows.unique(dim=0)) == len(found) == 60
+
+    def test_facts(self):
+        assert self.space.widest is self.space.branches[1]
+        assert self.space.names == ["C", "gamma", "degree", "kernel"]
+        assert self.space.chosen_names == self.space.names  # C is not set with "none"
+        assert SearchSpace(KERNELS[:2]).chosen_names == ["gamma", "degree", "kernel"]
+        assert self.space.needs_choice
+        assert self.space.num_points == math.inf
+        assert self.space.models_per_point == 2
+
+    @pytest.mark.parametrize(
+        ("own", "names"),
+        [
+            ({"kernel": "linear", "C": 1.0, "gamma": "scale"}, {"kernel", "C"}),
+            ({"kernel": "none", "C": 1.0}, {"kernel"}),
+            (
+                {"kernel": "poly", "C": 9.0, "gamma": "scale", "degree": 3},
+                {"kernel", "C", "gamma", "degree"},
+            ),
+            ({"kernel": "other", "C": 1.0}, {"kernel", "C"}),  # the first branch
+        ],
+    )
+    def test_start_in_the_branch_of_the_categories(self, own, names):
+        start = self.space.start(own)
+        assert start.keys() == names
+        assert start in self.space.branch_of(start)
+        kept = {"C", "degree"} & names
+        assert {name: start[name] for name in kept} == {n: own[n] for n in kept}
+
+    def test_a_point_starts_at_itself(self):
+        space = SearchSpace([{"x": Real(0, 1)}, {"x": Real(0, 1), "z": Real(0, 1)}])
+        for point in ({"x": 0.1}, {"x": 0.1, "z": 0.2}):
+            assert space.start(point) == point
+
+    def test_text_tells_spaces_apart(self):
+        other = [*KERNELS[:2], {"kernel": ["nothing"]}]
+        assert repr(SearchSpace(KERNELS)) == repr(self.space)
+        assert repr(SearchSpace(other)) != repr(self.space)
