@@ -78,7 +78,7 @@ def test_it_reports(started, tmp_path, capsys):
     assert not tls
     assert whole.killed == [1]
     shown = capsys.readouterr().out
-    for text in ("round 4:", "agent 1: ", "protects    every agent", "round, as"):
+    for text in ("round 4:", "agent 1: ", "every agent with all its data", "round, as"):
         assert text in shown
     assert "killing agent 1" in shown
     assert (tmp_path / "new" / "server" / "certificate.txt").exists()
@@ -96,7 +96,7 @@ def test_a_vote(started, tmp_path, capsys, monkeypatch):
     assert VoteSettings.from_run_config(settings.to_run_config()) == settings
     shown = capsys.readouterr().out
     assert "the winner is {'rate': " in shown
-    assert "protects    every agent" in shown
+    assert "every agent with all its data" in shown
 
 
 @pytest.mark.default_device
