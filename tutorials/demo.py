@@ -2,8 +2,11 @@
 
 A logistic regression on kernel features reads handwritten digits. Nine hyperparameters
 are tuned: its regularization, and the weight of each row of the image. They are
-evaluated on a private validation set. Run it with ``make demo``. The figure is saved as
-``build/demo.png``, or as the file given on the command line.
+evaluated on a private validation set. Run it with ``make demo``, and then ``make
+report``, which opens the report in the browser.
+
+The figure is saved as ``build/demo.png``, or as the file given on the command line. The
+ledger, the certificate (JSON) and the report (HTML) are saved in ``build``.
 """
 
 import sys
@@ -21,7 +24,11 @@ from threadpoolctl import threadpool_limits
 
 from botorch_dp import GDP, Ledger, PrivateBO, RandomSearch, minimize
 from botorch_dp.plots import plot_convergence, plot_ledger
+from botorch_dp.privacy import Declaration
+from botorch_dp.privacy.report import write_page
 
+FOLDER = Path("build")
+LEDGER, CERTIFICATE = FOLDER / "ledger.sqlite", FOLDER / "certificate.json"
 GUARANTEE = GDP(mu=1.0)
 DELTA = 1e-5
 # C, and a factor for each of 8 rows: log scales, with scikit-learn's defaults (C = 1,
@@ -32,6 +39,11 @@ DEFAULTS = torch.ones(9, dtype=torch.float64)
 # A probability counts as at least 1e-4, so that the log loss has a range.
 LEAST_PROBABILITY = 1e-4
 LOSS_RANGE = (0.0, -float(np.log(LEAST_PROBABILITY)))
+DECLARATION = Declaration(
+    data_set="Handwritten digits",
+    purpose="Show what the library does: tune a classifier on private images",
+    owner="Nobody: the images are a public data set of scikit-learn",
+)
 RANDOM, CHOICE = "random search, NOT private", "the best of 200, by permute-and-flip"
 FOUND = "minimize (DP-GIBO), private"
 
@@ -81,10 +93,15 @@ class Digits:
         return float((self.probabilities(x, images).argmax(axis=-1) != digits).mean())
 
 
-def searches(data: Digits, *, progress: bool = True) -> tuple[dict, Ledger]:
-    """Run all searches, each with about 200 models, and return their results."""
+def searches(
+    data: Digits, *, path: Path | None = None, progress: bool = True
+) -> tuple[dict, Ledger]:
+    """Run all searches, each with about 200 models, and return their results.
+
+    The ledger is a new file at ``path``, or is kept in memory.
+    """
     n = len(data.private[1])
-    ledger = Ledger(cap=GUARANTEE)
+    ledger = Ledger(path, cap=GUARANTEE)
     found = minimize(
         data.private_losses,
         BOUNDS,
@@ -117,7 +134,11 @@ def searches(data: Digits, *, progress: bool = True) -> tuple[dict, Ledger]:
 
 def main(picture: Path) -> None:
     data = Digits()
-    results, ledger = searches(data)
+    FOLDER.mkdir(exist_ok=True)
+    # These images are public in truth. A ledger of private records is never deleted:
+    # it says what was spent.
+    LEDGER.unlink(missing_ok=True)
+    results, ledger = searches(data, path=LEDGER)
 
     # The exact validation loss of a published point would be another release, which
     # nobody has paid for. So all of them are evaluated on public images.
@@ -149,9 +170,15 @@ def main(picture: Path) -> None:
     left.legend(fontsize=8)
     left.set(title="What was found", ylabel="log loss on public images")
     plot_ledger(ledger, ax=right).set_title("What it cost")
-    picture.parent.mkdir(exist_ok=True)
     figure.savefig(picture, dpi=150)
-    print(f"\nSaved a plot of convergence and budget to {picture}")
+
+    certificate = found.certificate.with_declaration(DECLARATION)
+    CERTIFICATE.write_text(certificate.to_json(), encoding="utf-8")
+    report = write_page(certificate.to_html(ledger), FOLDER / "report.html")
+    print(f"\nSaved a plot of convergence and budget to {picture}, and to {FOLDER} the")
+    print(f"ledger, the certificate and its report. `make report` opens {report}.")
+    print("This checks the certificate:")
+    print(f"botorch-dp certificate verify {CERTIFICATE} --ledger {LEDGER}")
 
 
 if __name__ == "__main__":
