@@ -17,7 +17,7 @@ from benchmarks._common import RESULTS, page
 SOURCES = RESULTS.parent
 ARENA = "arena"
 # Results that are shown on the page of others.
-PARTS = ("arena_real", "selection_pools")
+PARTS = ("arena_real", "local_bo_cells", "selection_pools")
 RAW = "The numbers: `benchmarks/results/{name}.json`; the code: `benchmarks/{name}.py`."
 
 
@@ -47,6 +47,12 @@ def pages() -> Iterator[tuple[str, str]]:
     for path in files():
         raw = RAW.format(name=path.stem)
         yield f"{path.stem}.md", f"{benchmark_page(path)}\n{raw}\n"
+
+
+def titles(name: str) -> dict[str, str]:
+    """Return the titles of the sections of a benchmark, by name."""
+    _, texts = _source_of(name)
+    return {key: text.splitlines()[0].strip() for key, text in texts.items() if text}
 
 
 def _source_of(name: str) -> tuple[str, dict[str, str | None]]:

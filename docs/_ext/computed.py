@@ -1,11 +1,10 @@
-"""Compute the parts of pages: tables, a certificate, the list of notebooks."""
+"""Compute the parts of pages: tables and a certificate."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
@@ -16,16 +15,28 @@ from benchmarks._arena_store import load
 from benchmarks._arena_verdicts import best, mean_regret
 from benchmarks._common import RESULTS
 from benchmarks.contenders import ALTERNATIVE, NO_SEARCH
-from botorch_dp import DPGIBO, GDP, ApproxDP, Ledger, expect
-from botorch_dp.privacy import GaussianEvent
+from botorch_dp import DPGIBO, GDP, ApproxDP, Certificate, Ledger, expect
+from botorch_dp.privacy import Declaration, GaussianEvent
+from botorch_dp.privacy.report import result_card
 
 DELTA = 1e-5
+# The rows of a certificate that the front page shows.
+SHORT = ("data set", "owner", "epsilon", "guarantee", "cap", "date", "ledger")
+DECLARATION = Declaration(
+    data_set="Visits of 2025 (made up)",
+    purpose="Tune a model of readmissions",
+    owner="Ward 3",
+    contact="privacy@example.org",
+    access_control="Two analysts, on one encrypted machine",
+    data_minimization="Deleted after a year",
+    other_releases="Yearly counts, without noise",
+    records_per_person=1,
+)
 MUS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 COUNTS = (1, 10, 100, 1000)
 COUNTED_MU = 0.1
 EPSILONS = (0.1, 1.0, 3.0, 10.0)
 SIGNALS, DIMS = (150, 500, 1_500, 5_000, 15_000), (2, 4, 6, 10, 20, 50)
-TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
 
 def epsilon_table() -> str:
@@ -70,28 +81,45 @@ def composition_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def certificate() -> str:
-    """Return the certificate of a small run."""
+@cache
+def example() -> tuple[Certificate, Ledger]:
+    """Return the certificate and the ledger of a small run."""
     double = {"dtype": torch.float64, "device": "cpu"}
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], **double)
     records = torch.full((2_000, 2), 0.5, **double)
-    optimizer = DPGIBO(bounds, 2_000, GDP(mu=1.0), num_steps=20, clip_norm=1.0)
+    ledger = Ledger(cap=GDP(mu=1.0))
+    optimizer = DPGIBO(
+        bounds, 2_000, GDP(mu=1.0), num_steps=20, clip_norm=1.0, ledger=ledger
+    )
     result = optimizer.run(
         lambda X: (X - records.unsqueeze(1)).square().sum(dim=-1), progress=False
     )
-    return str(result.certificate) + "\n"
+    return result.certificate, ledger
 
 
-def tutorials_table() -> str:
-    """Return a table of the notebooks: their titles and what they teach."""
-    rows = ["| notebook | |", "| --- | --- |"]
-    for path in sorted(TUTORIALS.glob("*/*.ipynb")):
-        first = "".join(json.loads(path.read_text())["cells"][0]["source"])
-        title, _, text = first.removeprefix("# ").partition("\n")
-        learned = " ".join(text.split("\n\n")[0].split() or text.split()[:40])
-        folder = path.parent.name
-        rows.append(f"| **{title.strip()}**<br>`tutorials/{folder}` | {learned} |")
-    return "\n".join(rows) + "\n"
+def certificate() -> str:
+    """Return the certificate as text."""
+    return f"{example()[0]}\n"
+
+
+def certificate_card() -> str:
+    """Return the certificate as a part of a page."""
+    found, _ = example()
+    return found.with_declaration(DECLARATION)._repr_html_()
+
+
+def certificate_summary() -> str:
+    """Return the most important rows of the certificate, as a part of a page."""
+    found, _ = example()
+    declared = found.with_declaration(DECLARATION)
+    rows = [row for row in declared.rows() if row[0] in SHORT]
+    return result_card("Differential privacy certificate", rows, declared)
+
+
+def report() -> str:
+    """Return the report of the certificate: a page of its own."""
+    found, ledger = example()
+    return found.with_declaration(DECLARATION).to_html(ledger)
 
 
 def bibtex() -> str:
@@ -157,7 +185,9 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "mu_table.inc", mu_table()
     yield "composition_table.inc", composition_table()
     yield "certificate.inc", certificate()
-    yield "tutorials_table.inc", tutorials_table()
+    yield "certificate_card.inc", certificate_card()
+    yield "certificate_summary.inc", certificate_summary()
+    yield "extra/report.html", report()
     yield "citation.inc", bibtex()
     yield "expectation_table.inc", expectation_table()
     yield "expectation.inc", expectation()
