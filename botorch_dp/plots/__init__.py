@@ -10,6 +10,7 @@ from botorch_dp.plots.convergence import plot_convergence, plot_trace
 from botorch_dp.plots.frontier import plot_frontier
 from botorch_dp.plots.gradients import plot_gradient_posterior
 from botorch_dp.plots.renyi import plot_renyi_curve
+from botorch_dp.plots.search import plot_search
 from botorch_dp.plots.spending import plot_ledger
 from botorch_dp.plots.streams import plot_dictionary_size, plot_stream
 
@@ -20,6 +21,7 @@ __all__ = [
     "plot_gradient_posterior",
     "plot_ledger",
     "plot_renyi_curve",
+    "plot_search",
     "plot_stream",
     "plot_trace",
 ]

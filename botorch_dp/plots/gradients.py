@@ -4,18 +4,19 @@ import math
 from typing import Any
 
 import torch
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_dp._imports import import_extra
 from botorch_dp._validation import check_positive
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.models.gradient_gp import GradientGP
+from botorch_dp.models.gradients import gradient_posterior
 from botorch_dp.plots._common import finish, get_axes
 
 
 @torch.no_grad()
 def plot_gradient_posterior(
-    model: GradientGP,
+    model: ExactGP,
     X: Tensor,
     *,
     num_std: float = 1.0,
@@ -32,8 +33,9 @@ def plot_gradient_posterior(
     39 % of a Gaussian in the plane, and two contain 86 %.
 
     Args:
-        model: The model. **Its targets must be public** or released by a mechanism,
-            because the arrows depend on them. Never use a model of private losses.
+        model: Any exact model with one output. **Its targets must be public** or
+            released by a mechanism, because the arrows depend on them. Never use a
+            model of private losses.
         X: A ``q x 2`` tensor of points, with the dtype and device of the model.
         num_std: The size of the ellipses in standard deviations.
         scale: The length on the axes of a gradient of length one. By default, nothing
@@ -46,25 +48,21 @@ def plot_gradient_posterior(
         The axes.
 
     Example:
+        >>> from botorch_dp import GradientGP
         >>> X = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).double()
         >>> model = GradientGP(X, X.sum(dim=-1, keepdim=True))
         >>> ax = plot_gradient_posterior(model, X, scale=0.2)
         >>> len(ax.patches)  # an ellipse for each point
         3
     """
-    if not isinstance(model, GradientGP):
-        raise InvalidArgumentError(
-            f"model must be a GradientGP, got {type(model).__name__}; "
-            "GradientGP.from_model converts a SingleTaskGP."
-        )
     num_std = check_positive("num_std", num_std)
-    model.check_points("X", X)
-    if model.batch_shape or X.shape[1:] != (2,):
+    posterior = gradient_posterior(model, X)
+    if posterior.mean.shape != X.shape or X.dim() != 2 or X.shape[-1] != 2:
         raise InvalidArgumentError(
-            "X must be a q x 2 tensor, and model must not have batch dimensions, got "
-            f"shape {tuple(X.shape)} and batch_shape {tuple(model.batch_shape)}."
+            "X must be a q x 2 tensor, and model must have one output and no batch "
+            f"dimensions, got X of shape {tuple(X.shape)} and gradients of shape "
+            f"{tuple(posterior.mean.shape)}."
         )
-    posterior = model.gradient_posterior(X)
     values, vectors = torch.linalg.eigh(posterior.covariance)
     radii = num_std * values.clamp(min=0.0).sqrt()  # q x 2, ascending
     mean = posterior.mean

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
-
 from botorch_dp.plots._common import finish, get_axes
-from botorch_dp.privacy.accountant import PrivacyAccountant, budget_limit
+from botorch_dp.privacy.accountant import budget_limit
 from botorch_dp.privacy.guarantees import ApproxDP
 from botorch_dp.privacy.ledger import DEFAULT_DELTA, Ledger
+from botorch_dp.privacy.ledger_summary import spending_over_time
 
 # The most points to draw: accounting for every prefix of a long history is slow.
 _MOST_POINTS = 100
@@ -15,6 +14,8 @@ _MOST_POINTS = 100
 
 def plot_ledger(ledger: Ledger, *, delta: float | None = None, ax: Any = None) -> Any:
     """Draw the spent budget after each charge, and the cap.
+
+    With partitions, it is that of a record of the partition that has spent most.
 
     Args:
         ledger: The ledger.
@@ -28,18 +29,12 @@ def plot_ledger(ledger: Ledger, *, delta: float | None = None, ax: Any = None) -
     ax = get_axes(ax, "plot_ledger")
     cap = ledger.cap
     use_cap = cap is not None and delta is None
-    entries = ledger.entries
-    shown = set(np.linspace(0, len(entries), _MOST_POINTS + 1).round().astype(int))
-    accountant, spent = PrivacyAccountant(), {0: 0.0}
-    unit = "epsilon"
-    for number, entry in enumerate(entries, start=1):
-        accountant.compose(entry.event, entry.count)
-        if number in shown:
-            if use_cap and cap is not None:
-                spending = accountant.spent_of(cap)
-            else:
-                spending = accountant.spent(delta or DEFAULT_DELTA)
-            spent[number], unit = spending.amount, spending.unit
+    measure = cap if use_cap and cap is not None else delta or DEFAULT_DELTA
+    spent, unit = {0: 0.0}, "epsilon"
+    for number, spending in spending_over_time(
+        ledger.entries, measure, most_points=_MOST_POINTS
+    ):
+        spent[number], unit = spending.amount, spending.unit
     ax.step(list(spent), list(spent.values()), where="post", label="spent")
     if use_cap and cap is not None:
         limit = budget_limit(cap)
