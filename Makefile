@@ -14,7 +14,7 @@ DEVICE_TESTS := tests/models tests/acquisition tests/optimizers tests/privacy/me
 	ledger_book ledger_summary noise)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-sim test-cuda test-minimum mutants tutorials docs lint benchmarks federated format clean
+.PHONY: help demo report test quick test-sim test-cuda test-minimum mutants tutorials docs lint sbom benchmarks federated format clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,12 +28,17 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.all: $(VENV)/.demo
 	@echo "installing every extra into $(VENV) (a minute or two, once)"
-	@$(PIP) -e '.[plots,sklearn,secure,federated,tutorials,docs,dev]'
+	@$(PIP) -e '.[plots,sklearn,secure,optuna,ax,signatures,postgres,federated,tutorials,docs,dev]'
 	@$(BIN)/pip check
 	@touch $@
 
-demo: $(VENV)/.demo  ## run an example: a private result, its certificate and a plot
+demo: $(VENV)/.demo  ## run an example: a private result, its certificate, a plot and a report
 	@$(BIN)/python tutorials/demo.py
+
+report: $(VENV)/.demo  ## open the report of the example in the browser
+	@test -f build/certificate.json || $(MAKE) --no-print-directory demo
+	@$(BIN)/botorch-dp certificate html build/certificate.json --ledger build/ledger.sqlite \
+		--output build/report.html --open
 
 # Coverage and the meta device each make tests about 40 % slower, so every test runs once,
 # and coverage is measured where it is required: for the privacy core, by its own tests.
@@ -62,7 +67,7 @@ $(MINIMUM)/.all: pyproject.toml constraints-minimum.txt
 	@echo "installing the oldest dependencies into $(MINIMUM) (a few minutes, once)"
 	@$(MINIMUM)/bin/pip install --quiet --disable-pip-version-check \
 		-c constraints-minimum.txt torch==$(MINIMUM_TORCH) \
-		-e '.[plots,sklearn,secure,federated,test]'
+		-e '.[plots,sklearn,secure,signatures,postgres,federated,test]'
 	@touch $@
 
 test-minimum: $(MINIMUM)/.all  ## run the suite with the oldest dependencies that are allowed
@@ -83,6 +88,10 @@ lint: $(VENV)/.all  ## check style and format (ruff), import contracts and types
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
+sbom: $(VENV)/.all  ## list all components, versions and licences in build/sbom.json (CycloneDX)
+	@mkdir -p build
+	$(BIN)/python .ci/sbom.py > build/sbom.json
+
 format: $(VENV)/.all  ## repair style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -90,16 +99,23 @@ format: $(VENV)/.all  ## repair style and format
 benchmarks: $(VENV)/.all  ## run the benchmarks, and rewrite the tables in benchmarks/results
 	$(BIN)/python -m benchmarks.privacy_core
 	$(BIN)/python -m benchmarks.gradient_information
+	$(BIN)/python -m benchmarks.design_history
 	$(BIN)/python -m benchmarks.dp_gibo
+	$(BIN)/python -m benchmarks.dp_gibo_figures
 	$(BIN)/python -m benchmarks.private_release
+	$(BIN)/python -m benchmarks.release_searches
 	$(BIN)/python -m benchmarks.ldp_bo
+	$(BIN)/python -m benchmarks.ldp_bo_tables
 	$(BIN)/python -m benchmarks.dp_fts
+	$(BIN)/python -m benchmarks.dp_fts_figures
 	$(BIN)/python -m benchmarks.private_vote
 	$(BIN)/python -m benchmarks.sklearn_search
+	$(BIN)/python -m benchmarks.search_metrics
 	$(BIN)/python -m benchmarks.private_training
 	$(BIN)/python -m benchmarks.selection
 	$(BIN)/python -m benchmarks.imports
 	$(BIN)/python -m benchmarks.device
+	$(BIN)/python -m benchmarks.local_bo
 	$(BIN)/python -m benchmarks.arena
 	$(BIN)/python -m benchmarks.arena --real
 

@@ -20,6 +20,7 @@ from botorch_dp.privacy import SecureNoise
         "botorch_dp",
         "botorch_dp.integrations.flower",
         "botorch_dp.integrations.opacus",
+        "botorch_dp.integrations.optuna",
         "botorch_dp.integrations.sklearn",
         "botorch_dp.models",
         "botorch_dp.optimizers",

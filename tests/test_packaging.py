@@ -1,6 +1,7 @@
 """What pyproject.toml declares, the oldest versions, and the workflow files."""
 
 import ast
+import importlib.util
 import re
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import botorch_dp
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-REQUIREMENT = re.compile(r"^([\w.-]+)>=([\d.]+)")
+REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[\w+\])?>=([\d.]+)")
 
 
 def normalized(name):
@@ -28,7 +29,11 @@ def requirements(*extras):
 
 
 def third_party_imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []  # never imported
+    for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -45,6 +50,7 @@ def third_party_imports(path):
     ("folder", "extras"),
     [
         ("integrations/flower", ["federated"]),
+        ("integrations/optuna", ["optuna"]),
         ("integrations/sklearn", ["sklearn"]),
         ("plots", ["plots"]),
         ("problems", ["sklearn"]),
@@ -69,8 +75,9 @@ def test_everything_imported_is_declared(folder, extras):
 def test_the_oldest_versions_are_those_declared():
     lines = (ROOT / "constraints-minimum.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    declared = requirements("plots", "sklearn", "secure", "federated", "test")
     makefile = (ROOT / "Makefile").read_text()
+    extras = re.search(r"MINIMUM_TORCH.*\n.*\[(.+)\]", makefile)[1].split(",")
+    declared = requirements(*extras)
     pinned["torch"] = re.search(r"^MINIMUM_TORCH \?= (.+)$", makefile, re.M)[1]
     assert {normalized(name) for name in pinned} == set(declared)
     for name, exact in pinned.items():
@@ -99,3 +106,33 @@ def test_workflows_call_make():
                 assert words[:2] == ["bash", ".ci/run"] or (
                     words[0] == "make" and words[1] in targets
                 )
+
+
+def description(url):
+    """Return what package indexes show."""
+    spec = importlib.util.spec_from_file_location("setup", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.description((ROOT / "README.md").read_text(), url)
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_links_of_the_description_are_absolute():
+    pytest.importorskip("setuptools")
+    url = "https://example.org/botorch_dp/blob/v1"
+    relative = LINK.findall((ROOT / "README.md").read_text())
+    found = LINK.findall(description(f"{url}/"))
+    assert len(found) == len(relative) > 20
+    assert all(target.startswith("https://") for target in found)
+    assert f"{url}/docs/choosing.md" in found
+    assert f"{url}/docs/demo.png?raw=true" in found
+
+
+def test_without_an_address_they_are_plain_text():
+    pytest.importorskip("setuptools")
+    text = description("")
+    assert all(target.startswith("https://") for target in LINK.findall(text))
+    assert "docs/demo.png" not in text
+    assert "the command line" in text
