@@ -22,6 +22,7 @@ import api_pages  # noqa: E402
 import benchmark_pages  # noqa: E402
 import citations  # noqa: E402
 import computed  # noqa: E402
+import notebooks  # noqa: E402
 
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
 BLOCK = re.compile(r"```python\n(.*?)```", flags=re.DOTALL)
@@ -31,7 +32,7 @@ BLOCKS = [
     for number in range(len(BLOCK.findall(text)))
 ]
 # Libraries that a reader of a page has, and a developer may not.
-OPTIONAL = ("ax", "dask", "optuna", "pandas", "sklearn")
+OPTIONAL = ("ax", "dask", "optuna", "pandas", "ray", "sklearn")
 # A cluster of threads in place of one that is elsewhere.
 CLUSTER = (
     'Client("tcp://127.0.0.1:8786")',
@@ -50,9 +51,13 @@ def optional_imports(code):
     return [name for name in OPTIONAL if name in found]
 
 
+# A file in place of a server: tests/privacy/stores tests servers.
+SERVER = (re.compile(r'"postgresql://[^"]*ledger=([\w-]+)"'), r'"\1.sqlite"')
+
+
 @pytest.mark.default_device
 @pytest.mark.parametrize(("name", "number"), BLOCKS)
-def test_code_runs(name, number, capsys):
+def test_code_runs(name, number, capsys, monkeypatch, tmp_path):
     """After those blocks of its page that need no other library, as pasted."""
     blocks = BLOCK.findall(PAGES[name])
     for library in optional_imports(blocks[number]):
@@ -61,9 +66,12 @@ def test_code_runs(name, number, capsys):
         pytest.importorskip("opendp")
     before = [code for code in blocks[:number] if not optional_imports(code)]
     namespace = {}
+    monkeypatch.chdir(tmp_path)  # for blocks that write files
     for code in (*before, blocks[number]):
         capsys.readouterr()
-        exec(compile(code.replace(*CLUSTER), name, "exec"), namespace)
+        pattern, file = SERVER
+        code = pattern.sub(file, code.replace(*CLUSTER))
+        exec(compile(code, name, "exec"), namespace)
     assert capsys.readouterr().out or "def released" in blocks[number]
 
 
@@ -112,9 +120,61 @@ def test_the_first_api_page_lists_what_the_package_exports(api):
 
 
 def test_names_are_documented_where_users_import_them(api):
-    assert ".. autoclass:: botorch_dp.privacy.GDP\n" in api["privacy.rst"]
-    assert ".. autofunction:: botorch_dp.models.compress\n" in api["models.rst"]
-    assert ".. automodule:: botorch_dp.privacy.curves\n" in api["privacy.rst"]
+    assert ".. autoclass:: botorch_dp.privacy.GDP\n" in api["guarantees.md"]
+    compress = ".. autofunction:: botorch_dp.models.compress\n"
+    assert compress in api["surrogates.md"]
+
+
+def test_the_api_has_no_internal_module(api):
+    everything = "\n".join(api.values())
+    assert "automodule" not in everything
+    for full in re.findall(r"^\.\. \S+:: (\S+)$", everything, flags=re.MULTILINE):
+        room, _, name = full.rpartition(".")
+        assert room in api_pages.room_names()
+        assert name in api_pages.public_names(importlib.import_module(room))
+
+
+def test_internal_bases_are_replaced_by_public_ones():
+    optimizers = importlib.import_module("botorch_dp.optimizers")
+    assert api_pages.public_bases(optimizers.DPGIBO) == [optimizers.PrivateOptimizer]
+    assert api_pages.public_bases(optimizers.Optimizer) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("privacy.mechanisms.new", "mechanisms"),
+        ("privacy.new", "accounting"),
+        ("privacy.ledger", "ledger"),
+        ("privacy.ledgers", "accounting"),  # only begins like another
+        ("integrations.new", "integrations"),
+        ("new", "more"),
+    ],
+)
+def test_a_new_module_lands_on_the_page_of_its_package(module, name):
+    assert api_pages.api_groups.page_of(module)[0].name == name
+
+
+@pytest.fixture(scope="module")
+def mathml():
+    pytest.importorskip("latex2mathml")
+    pytest.importorskip("sphinx")
+    return importlib.import_module("mathml")
+
+
+def test_formulas_become_mathml(mathml):
+    assert "<msup><mi>x</mi><mn>2</mn></msup>" in mathml.mathml("x^2")
+    assert 'display="block"' in mathml.mathml("x", block=True)
+    assert "<mi>\u211b</mi>" in mathml.mathml(r"\mathcal R")
+    assert "<mi>\U0001d4b1</mi>" in mathml.mathml(r"\mathcal V")
+    assert "<mspace" in mathml.mathml(r"\log x")
+    assert "<mspace" not in mathml.mathml(r"\log(x)")
+
+
+@pytest.mark.parametrize("latex", [r"\unknown x", "a & b", "$x$"])
+def test_formulas_that_are_not_understood_fail_the_build(mathml, latex):
+    with pytest.raises(mathml.ExtensionError, match="Cannot convert"):
+        mathml.mathml(latex)
 
 
 def test_modules_without_all_export_what_they_define(tmp_path, monkeypatch):
@@ -252,7 +312,8 @@ def test_the_table_of_compositions():
 
 def test_every_line_of_the_certificate_is_explained():
     text = computed.certificate()
-    labels = {line[2:14].strip() for line in text.splitlines()[1:]}
+    labels = {line[2:22].strip() for line in text.splitlines() if line[:2] == "  "}
+    labels -= {""}
     terms = re.findall(r"^(.+)\n: ", PAGES["concepts.md"], flags=re.MULTILINE)
     explained = {label.strip() for term in terms for label in term.split(",")}
     assert labels == explained
@@ -260,11 +321,46 @@ def test_every_line_of_the_certificate_is_explained():
 
 
 def test_the_notebooks_are_listed():
-    table = computed.tutorials_table()
-    notebooks = list((ROOT / "tutorials").glob("*/*.ipynb"))
-    assert len(rows_of(table)) == len(notebooks)
-    for row in rows_of(table):
-        assert "You will learn" in row[1]
+    stored = {path.stem for path in (ROOT / "tutorials").glob("*/*.ipynb")}
+    listed = notebooks.read_all()
+    assert {one.name for one in listed} == stored
+    cards, gallery = notebooks.cards(listed), notebooks.gallery(listed, {})
+    for one in listed:
+        assert cards.count(f"\ngenerated/tutorials/{one.name}\n") == 1
+        assert f":link: generated/tutorials/{one.name}\n" in cards
+        assert one.learned in cards
+        for picture in one.pictures:
+            assert picture.data.startswith(b"\x89PNG")
+            assert f":img-top: generated/pictures/{picture.file}\n" in gallery
+
+
+def test_the_front_page_has_three_cards_and_two_pictures():
+    text = PAGES["index.md"]
+    assert text.count("{grid-item-card}") == 3
+    pictures = re.findall(r"```{image} (\S+)\n:alt: .{20}", text)
+    assert pictures == ["demo.png", "generated/benchmarks/arena.png"]
+
+
+def test_certificates_are_shown_as_cards():
+    for page, file in (("index", "summary"), ("certificates", "card")):
+        text = PAGES[f"{page}.md"]
+        assert f":file: generated/certificate_{file}.inc" in text
+        assert '<a href="report.html">' in text
+        made = getattr(computed, f"certificate_{file}")()
+        assert "class='botorch-dp'" in made
+        for sentence in computed.example()[0].sentences:
+            assert sentence in made
+    assert "agrees with the ledger" in computed.report()
+    assert dict(computed.pages())["extra/report.html"] == computed.report()
+
+
+def test_every_page_is_in_one_toctree():
+    trees = re.findall(r"```{toctree}\n(.*?)```", "\n".join(PAGES.values()), re.DOTALL)
+    listed = "\n".join(trees).splitlines()
+    for name in PAGES:
+        assert listed.count(Path(name).stem) == (name != "index.md"), name
+    assert "theory/index" in listed
+    assert ":glob:" in (DOCS / "theory" / "index.md").read_text()
 
 
 # Numbers of the guide, and the tables that they are from, as written in both.
@@ -296,7 +392,5 @@ def test_commands_extras_and_links_exist():
     assert {"docs", "demo"} <= named <= targets
     extras = set(re.findall(r"^\| `(\w+)` \|", PAGES["install.md"], re.M))
     assert extras == set(project["optional-dependencies"])
-    listed = set(re.findall(r"^([\w/]+)$", PAGES["index.md"], re.M))
-    assert {Path(name).stem for name in PAGES} - {"index"} <= listed
     for target in re.findall(r"\]\(([\w/]+\.md)", text):
         assert target.startswith("generated/") or (DOCS / target).exists()
