@@ -3,11 +3,15 @@
 Each message names the argument, says what is wrong and what to do instead.
 """
 
+from io import StringIO as CSV
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
 from botorch_dp import DPGIBO, GDP, ApproxDP, GradientInformation, Ledger, PureDP
@@ -19,10 +23,11 @@ from botorch_dp.exceptions import (
     WeakGuaranteeWarning,
 )
 from botorch_dp.integrations.opacus import JointBudget
-from botorch_dp.integrations.sklearn import PrivateSearch, Real
+from botorch_dp.integrations.sklearn import PrivateSearch, Real, read_csv
 
 X, Y = make_classification(90, random_state=0)
 TRAIN, PRIVATE = (X[:30], Y[:30]), {"X_val": X[30:], "y_val": Y[30:]}
+FRAME = pd.DataFrame({"age": X[:, 0], "ward": "north"})
 GUARANTEE = ApproxDP(epsilon=1.0, delta=1e-5)
 SPACE = {"C": Real(1e-3, 1e3, log=True)}
 
@@ -69,7 +74,43 @@ MISTAKES = {
     "epsilon for a guarantee": (
         lambda: fit(guarantee=1.0),
         InvalidArgumentError,
-        r"guarantee must be a PureDP, ApproxDP, GDP or RDP, got 1\.0",
+        r"guarantee must be a PureDP, ApproxDP, GDP or RDP, got 1\.0\. Write "
+        r"guarantee=ApproxDP\(epsilon=1\.0, delta=1e-06\)",
+    ),
+    "epsilon for a guarantee of DP-GIBO": (
+        lambda: DPGIBO(optimizer().bounds, 100, 0.5, num_steps=2, clip_norm=1.0),
+        InvalidArgumentError,
+        r"got 0\.5\. Write guarantee=ApproxDP\(epsilon=0\.5, delta=1e-06\)",
+    ),
+    "cross-validation": (
+        lambda: fit(cv=5),
+        InvalidArgumentError,
+        r"cv must be None, got 5: a model that is trained on private records is itself "
+        r"a release.*X_val and y_val.*JointBudget",
+    ),
+    "a misspelt method": (
+        lambda: fit(method="dpgibo"),
+        InvalidArgumentError,
+        r"method must be one of .*got 'dpgibo'\. Did you mean 'dp-gibo'\?",
+    ),
+    "a range in the wrong order": (
+        lambda: fit(space={"C": (1e3, 1e-3, "log")}),
+        InvalidArgumentError,
+        r"space\['C'\]: low must be below high.*got Real\(low=1000\.0, high=0\.001",
+    ),
+    "a condition on an unknown parameter": (
+        lambda: fit(space={"C": Real(0.1, 1.0, when={"penalty": "l2"})}),
+        InvalidArgumentError,
+        r"when of space\['C'\] must name a category of the same space, got 'penalty', "
+        r"but the space has no such parameter",
+    ),
+    "a misspelt parameter of a pipeline": (
+        lambda: fit(
+            make_pipeline(LogisticRegression()), {"logisticregresion__C": (0.1, 1.0)}
+        ),
+        InvalidArgumentError,
+        r"space contains 'logisticregresion__C', but Pipeline has no such parameter\. "
+        r"Did you mean 'logisticregression__C'\?",
     ),
     "pure privacy from Gaussian noise": (
         lambda: fit(guarantee=PureDP(1.0), method="dp-gibo"),
@@ -119,6 +160,59 @@ MISTAKES = {
         UnpaidReleaseWarning,
         r"one more release.*private_score\(X_val=\.\.\., y_val=\.\.\., guarantee=",
     ),
+    "persons for some records only": (
+        lambda: search().fit(*TRAIN, **PRIVATE, groups=["Ann", "Bob"]),
+        InvalidArgumentError,
+        r"groups must be as long as X_val.*60 names, got 2",
+    ),
+    "a bound on the records of persons whom nobody names": (
+        lambda: fit(max_records_per_person=3),
+        InvalidArgumentError,
+        r"max_records_per_person needs groups, got 3 without: fit\(\.\.\., groups=",
+    ),
+    "a score by record after a search by person": (
+        lambda: (
+            search()
+            .fit(*TRAIN, **PRIVATE, groups=[*range(60)])
+            .private_score(**PRIVATE, guarantee=GUARANTEE)
+        ),
+        InvalidArgumentError,
+        r"private_score needs groups=.*this search protects persons, not records",
+    ),
+    "a private file without a column": (
+        lambda: read_csv(CSV("age,ill\n1,no\n"), CSV("ill\nno\n"), target="ill"),
+        InvalidArgumentError,
+        r"private must have the columns \['age', 'ill'\] in its first line, but it has "
+        r"no \['age'\]",
+    ),
+    "a schema for a column that is not there": (
+        lambda: search(schema={"agee": "float"}).fit(
+            FRAME[:30], Y[:30], X_val=FRAME[30:], y_val=Y[30:]
+        ),
+        InvalidArgumentError,
+        r"schema must name columns of the training data, which are \['age', 'ward'\], "
+        r"got \['agee'\]",
+    ),
+    "a training cell that does not fit the schema": (
+        lambda: search(schema={"ward": "int"}).fit(
+            FRAME[:30], Y[:30], X_val=FRAME[30:], y_val=Y[30:]
+        ),
+        InvalidArgumentError,
+        r"X must have cells of the type 'int' in column 'ward', got 'north' in row 0\. "
+        r"Change the cell, or give the column another type in schema",
+    ),
+    "a type that does not exist": (
+        lambda: search(schema={"age": "number"}).fit(
+            FRAME[:30], Y[:30], X_val=FRAME[30:], y_val=Y[30:]
+        ),
+        InvalidArgumentError,
+        r"schema\['age'\] must be 'float', 'int', 'bool', 'text', 'date'.*got 'number'",
+    ),
+    "a schema for an array": (
+        lambda: fit(schema={"age": "float"}),
+        InvalidArgumentError,
+        r"X must have named columns if there is a schema: a pandas or polars DataFrame",
+    ),
     "results before the fit": (
         lambda: search().best_params_,
         AttributeError,
@@ -127,13 +221,13 @@ MISTAKES = {
     "a parameter that the estimator does not have": (
         lambda: fit(space={"c": SPACE["C"]}),
         InvalidArgumentError,
-        r"space contains 'c', but LogisticRegression has no such parameter\. Available "
-        r"parameters: C, ",
+        r"space contains 'c', but LogisticRegression has no such parameter\. Did you "
+        r"mean 'C'\? Available parameters: C, ",
     ),
-    "a pair for a range": (
-        lambda: fit(space={"C": (1e-3, 1e3)}),
+    "two whole numbers for a range of numbers": (
+        lambda: fit(space={"C": (0, 1)}),
         InvalidArgumentError,
-        r"space\['C'\] must be Real\(low, high\), Integer\(low, high\), Categorical",
+        r"space\['C'\]: \(0, 1\) is ambiguous: write Real\(0, 1\)",
     ),
     "a log scale from zero": (
         lambda: Real(0.0, 1e3, log=True),
@@ -147,10 +241,11 @@ MISTAKES = {
         r"settings\. max_evaluations limits the number of models",
     ),
     "a score of all records together": (
-        lambda: fit(method="stable", scoring="roc_auc"),
+        lambda: fit(method="dp-gibo", scoring="roc_auc"),
         InvalidArgumentError,
-        r"not a mean over records are not supported\. ranking_accuracy\(X_reference, "
-        r"y_reference\) estimates the AUC with a public sample\. Got 'roc_auc'",
+        r"scoring='roc_auc' needs method='auto' or method='stable', got "
+        r"method='dp-gibo', which needs one loss for each record\. Use "
+        r"scoring=ranking_accuracy\(X_reference, y_reference\)",
     ),
     "no probabilities": (
         lambda: fit(SVC(), scoring="neg_log_loss"),
@@ -228,7 +323,7 @@ MISTAKES = {
     "another model in the acquisition": (
         lambda: GradientInformation(torch.nn.Identity(), X_center=torch.zeros(1, 2)),
         InvalidArgumentError,
-        r"model must be a GradientGP, got Identity; GradientGP\.from_model takes a",
+        r"model must be an exact Gaussian process, .* like SingleTaskGP, got Identity",
     ),
     "batch size for sample rate": (
         lambda: JointBudget(

@@ -84,3 +84,9 @@ def replaced(records):
 def private_log(settings):
     with open(f"{settings.output}/private/server.log") as file:
         return file.read()
+
+
+def without_names(path):
+    """Return the lines of a certificate's text except for its ledger's random name."""
+    lines = path.read_text().splitlines()
+    return [line for line in lines if not line.startswith("  ledger ")]

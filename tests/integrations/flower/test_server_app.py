@@ -26,6 +26,7 @@ from .deployments import (
     private_log,
     replaced,
     simulate,
+    without_names,
     zeroed,
 )
 from .grid import FakeNode
@@ -85,7 +86,7 @@ class TestFaults:
                     state["federation"],
                     state["server"],
                     state["broadcasts"].shape,
-                    (tmp_path / name / "certificate.txt").read_text(),
+                    without_names(tmp_path / name / "certificate.txt"),
                     sorted(path.name for path in (tmp_path / name).iterdir()),
                 )
             )
