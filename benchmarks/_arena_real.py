@@ -87,7 +87,8 @@ class Trial:
         """Return the settings that version 0.1 chose by default."""
         low, high = self.task.loss_range
         num_records = len(self.private[1])
-        dim = len(SearchSpace(self.task.space).numbers)
+        [branch] = SearchSpace(self.task.space).branches
+        dim = len(branch.numbers)
         return {
             "method": "dp-gibo",
             "num_steps": OLD_STEPS,

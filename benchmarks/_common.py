@@ -83,6 +83,8 @@ def seeded(seed: int) -> torch.Generator:
 def mean_and_error(values: Iterable[float]) -> str:
     """Return the mean and its standard error, as text."""
     values = list(values)
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
     error = statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.mean(values):.4g} ± {error:.2g}"
 

@@ -1,7 +1,8 @@
 """Checks of public arguments: each error names the argument and its value."""
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import TypeVar
 
@@ -77,8 +78,23 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise InvalidArgumentError(
             f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}."
+            f"{suggestion(value, choices)}"
         )
     return value
+
+
+def suggestion(value: object, known: Iterable[object]) -> str:
+    """Return a question that names the most similar known word, or nothing.
+
+    Example:
+        >>> suggestion("dpgibo", ("auto", "dp-gibo"))
+        " Did you mean 'dp-gibo'?"
+    """
+    words = {word.lower(): word for word in known if isinstance(word, str)}
+    if not isinstance(value, str):
+        return ""
+    found = difflib.get_close_matches(value.lower(), words, n=1, cutoff=0.7)
+    return f" Did you mean {words[found[0]]!r}?" if found else ""
 
 
 def check_instance(

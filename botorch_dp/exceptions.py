@@ -29,12 +29,20 @@ class OptimizerStateError(BotorchDPError):
     """An optimizer was called in the wrong order, or got the state of another one."""
 
 
+class UnreleasedScoreError(BotorchDPError):
+    """A study was given something that may depend on private records without noise."""
+
+
 class MessageError(BotorchDPError):
     """A message has another protocol, another version or another run."""
 
 
 class LedgerError(BotorchDPError):
     """A ledger file is not a ledger, is damaged, or has unexpected content."""
+
+
+class CertificateError(BotorchDPError):
+    """A certificate was altered, or does not agree with its ledger."""
 
 
 class MissingExtraError(BotorchDPError, ImportError):

@@ -1,5 +1,7 @@
-"""Other libraries' ways in: scikit-learn (extra ``sklearn``) and Opacus.
+"""Other libraries' ways in: scikit-learn, Opacus, Optuna and Flower.
 
-Import what you need from :mod:`botorch_dp.integrations.sklearn` or
-:mod:`botorch_dp.integrations.opacus`; nothing is imported here.
+Import what you need from :mod:`botorch_dp.integrations.sklearn` (extra ``sklearn``),
+:mod:`botorch_dp.integrations.opacus`, :mod:`botorch_dp.integrations.optuna` (extra
+``optuna``) or :mod:`botorch_dp.integrations.flower` (extra ``federated``); nothing is
+imported here.
 """

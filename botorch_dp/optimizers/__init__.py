@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.auto.search_plan import SearchPlan, plan_search
     from botorch_dp.optimizers.baselines.fts import FTSDE, ThompsonSampling
     from botorch_dp.optimizers.baselines.gibo import GIBO
+    from botorch_dp.optimizers.baselines.local.descent import (
+        FittedGIBO,
+        MostProbableDescent,
+    )
+    from botorch_dp.optimizers.baselines.local.regions import (
+        GradientTrustRegion,
+        MinUCB,
+    )
     from botorch_dp.optimizers.baselines.searches import GPUCB, RandomSearch
     from botorch_dp.optimizers.baselines.streams import OnlineBO, OnlineSGD
     from botorch_dp.optimizers.core.optimizer import (
@@ -22,6 +30,13 @@ if TYPE_CHECKING:
     from botorch_dp.optimizers.fts.accounting import published_privacy_loss
     from botorch_dp.optimizers.fts.agents import FTSAgent, FTSAgents
     from botorch_dp.optimizers.fts.federation import Federation
+    from botorch_dp.optimizers.fts.late_messages import LastMessages
+    from botorch_dp.optimizers.fts.posterior_scale import (
+        PosteriorScale,
+        confidence_scale,
+        feature_information_gain,
+    )
+    from botorch_dp.optimizers.fts.regret import RegretTerms, regret_terms
     from botorch_dp.optimizers.fts.server import DPFTSServer
     from botorch_dp.optimizers.fts.simulation import (
         DPFTSDE,
@@ -30,7 +45,18 @@ if TYPE_CHECKING:
     )
     from botorch_dp.optimizers.gibo.dp_gibo import DPGIBO
     from botorch_dp.optimizers.gibo.noisy_gradient_descent import NoisyGradientDescent
+    from botorch_dp.optimizers.gibo.trust_region import DPTrustRegion
+    from botorch_dp.optimizers.ldp.bounds import (
+        PublishedTerms,
+        compression_bias,
+        dictionary_size_bound,
+        message_mean_square,
+        published_terms,
+        squared_error_bound,
+        squared_gradient_bound,
+    )
     from botorch_dp.optimizers.ldp.client import LDPBOClient
+    from botorch_dp.optimizers.ldp.drift import DriftDetector
     from botorch_dp.optimizers.ldp.gradient_release import LocalRelease, longest_message
     from botorch_dp.optimizers.ldp.messages import LDPAnswer, LDPQuery
     from botorch_dp.optimizers.ldp.server import LDPBOServer
@@ -72,6 +98,8 @@ __all__ = [
     "ComposedResult",
     "ComposedSelection",
     "DPFTSServer",
+    "DPTrustRegion",
+    "DriftDetector",
     "Election",
     "Expectation",
     "FTSAgent",
@@ -79,25 +107,33 @@ __all__ = [
     "FederatedResult",
     "FederatedSimulation",
     "Federation",
+    "FittedGIBO",
     "GPProposals",
+    "GradientTrustRegion",
     "LDPAnswer",
     "LDPBOClient",
     "LDPBOServer",
     "LDPQuery",
+    "LastMessages",
     "LocalRelease",
+    "MinUCB",
+    "MostProbableDescent",
     "NoisyGradientDescent",
     "OnlineBO",
     "OnlineSGD",
     "OptimizationResult",
     "Optimizer",
+    "PosteriorScale",
     "PrivateBO",
     "PrivateOptimizer",
     "PrivateSelection",
     "PrivateVote",
     "Proposals",
+    "PublishedTerms",
     "RandomSearch",
     "RankBallot",
     "RegretBallot",
+    "RegretTerms",
     "RunMeter",
     "ScoreBallot",
     "SearchPlan",
@@ -107,12 +143,21 @@ __all__ = [
     "ThompsonSampling",
     "VoteResult",
     "VoteServer",
+    "compression_bias",
+    "confidence_scale",
+    "dictionary_size_bound",
     "expect",
+    "feature_information_gain",
     "longest_message",
     "mallows_weighted",
+    "message_mean_square",
     "minimize",
     "plan_search",
     "published_privacy_loss",
+    "published_terms",
+    "regret_terms",
+    "squared_error_bound",
+    "squared_gradient_bound",
 ]
 
 if not TYPE_CHECKING:

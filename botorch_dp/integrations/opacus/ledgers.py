@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy import GDP, Certificate
+from botorch_dp.privacy import Certificate
 
 ADJACENCY = "zero_out"
 RECORDS = {
@@ -45,20 +45,11 @@ def larger(training: Certificate, tuning: Certificate) -> Certificate:
             f"tuning_ledger must have charges for adjacency={training.adjacency!r}, "
             f"got {tuning.adjacency!r}. Pass tuning_options to the optimizer."
         )
-    totals = [c.guarantee for c in (training, tuning) if isinstance(c.guarantee, GDP)]
     sets = {"training": training, "tuning": tuning}
     return replace(
-        training,
-        guarantee=max(totals, key=lambda g: g.mu) if len(totals) == 2 else None,
-        epsilons={
-            delta: max(epsilon, tuning.epsilons[delta])
-            for delta, epsilon in training.epsilons.items()
-        },
+        Certificate.larger([training, tuning]),
         accountant="the larger of "
         + " and ".join(f"{name}: {c.accountant}" for name, c in sets.items()),
-        assumptions=tuple(dict.fromkeys((*training.assumptions, *tuning.assumptions))),
-        noise=tuple(sorted({*training.noise, *tuning.noise})),
-        num_releases=training.num_releases + tuning.num_releases,
         parameters={
             **training.parameters,
             **{

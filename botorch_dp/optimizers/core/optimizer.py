@@ -8,6 +8,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -21,7 +22,8 @@ from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpo
 from botorch_dp.optimizers.core.private_values import Losses, RecordIds, RecordOrder
 from botorch_dp.optimizers.core.search_box import SearchBox
 from botorch_dp.optimizers.core.state import Stateful
-from botorch_dp.privacy import Certificate
+from botorch_dp.privacy import Certificate, Ledger
+from botorch_dp.privacy.report import result_card, write_page
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,24 @@ class OptimizationResult:
     def num_evaluations(self) -> int:
         """How many points were evaluated."""
         return self.history[-1].num_evaluations if self.history else 0
+
+    def report(
+        self, path: str | os.PathLike[str], ledger: Ledger | None = None
+    ) -> Path:
+        """Write the certificate as a page of HTML, and return the file.
+
+        Args:
+            path: The file.
+            ledger: The ledger of the run, which adds the budget over time.
+        """
+        return write_page(self.certificate.to_html(ledger), path)
+
+    def _repr_html_(self) -> str:
+        """Return what was found and the certificate, for notebooks."""
+        rows = [("x", str(self.x.tolist())), ("steps", str(len(self.history)))]
+        if self.value is not None:
+            rows.append(("value", f"{self.value:.6g}"))
+        return result_card("Result", rows, self.certificate)
 
 
 class Optimizer(Stateful):
@@ -222,7 +242,10 @@ class Optimizer(Stateful):
             disable=not progress,
         ) as bar:
             while not self.done:
-                self.tell(objective(self.ask()))
+                X = self.ask()
+                # A step may need no new losses: what was told before is enough.
+                none = X.new_empty(self.num_records, 0)
+                self.tell(objective(X) if len(X) else none)
                 if checkpoint is not None:
                     write_checkpoint(checkpoint, self.state_dict())
                 bar.update()

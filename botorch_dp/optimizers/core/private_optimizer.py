@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from botorch_dp._validation import check_choice
 from botorch_dp.exceptions import OptimizerStateError
 from botorch_dp.optimizers.core.optimizer import Optimizer
 from botorch_dp.privacy import Certificate, Guarantee, Ledger, PrivacyEvent, SecureNoise
 from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.certificate import OF_TOLD_LOSSES, WORST_CASE
+from botorch_dp.privacy.entries import UNITS
 
 # Settings that would fill a screen, or that a certificate states in other words.
 _NOT_CERTIFIED = ("bounds", "kernel", "guarantee", "transform", "candidates")
@@ -28,6 +30,7 @@ class PrivateOptimizer(Optimizer):
         ledger: The ledger to charge; by default a new one with the guarantee as its
             cap.
         adjacency: The neighbouring data sets for which the guarantee holds.
+        unit: Who is protected: whose losses a row of ``tell`` contains.
         secure: Whether noise is exact and discrete.
         condition: What the costs rest on, in words, if they do not hold in the worst
             case.
@@ -44,6 +47,7 @@ class PrivateOptimizer(Optimizer):
         guarantee: Guarantee,
         ledger: Ledger | None,
         adjacency: str = "replace_one",
+        unit: str = "record",
         secure: bool | SecureNoise = False,
         condition: str | None = None,
         failure: float = 0.0,
@@ -57,6 +61,7 @@ class PrivateOptimizer(Optimizer):
             Ledger(cap=guarantee) if ledger is None else ledger,
             f"{self.name} {uuid.uuid4().hex}",
             adjacency=adjacency,
+            unit=check_choice("unit", unit, UNITS),
             condition=condition,
             failure=failure,
         )
@@ -70,6 +75,11 @@ class PrivateOptimizer(Optimizer):
     def adjacency(self) -> str:
         """The neighbouring data sets for which the guarantee holds."""
         return self.account.adjacency
+
+    @property
+    def unit(self) -> str:
+        """Who is protected."""
+        return self.account.unit
 
     @abstractmethod
     def planned_releases(self) -> list[tuple[PrivacyEvent, int]]:
@@ -115,6 +125,8 @@ class PrivateOptimizer(Optimizer):
         """Return the settings that a reader of the certificate wants to see."""
         settings = self.settings().items()
         shown = {key: value for key, value in settings if key not in _NOT_CERTIFIED}
+        if self.unit == "person" and "num_records" in shown:  # a row is a person
+            shown = {"num_persons": shown.pop("num_records"), **shown}
         return {**shown, "budget": repr(self.guarantee)}
 
     def _num_due(self, num_steps: int) -> int:

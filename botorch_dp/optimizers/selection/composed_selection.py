@@ -83,7 +83,7 @@ class ComposedSelection:
             cap.
         adjacency: The neighbouring data sets for which the costs in ``base`` are
             stated.
-        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        unit: Who is protected: ``"record"``, ``"person"``, ``"user"`` or ``"agent"``.
         generator: A seeded generator for experiments only. It decides the random
             candidates, and allows seeded noise in a run.
 

@@ -117,7 +117,7 @@ class PrivateSelection:
             default the first candidate, or the centre of the box.
         adjacency: The neighbouring data sets for which the costs in ``base`` are
             stated.
-        unit: Who is protected: ``"record"``, ``"user"`` or ``"agent"``.
+        unit: Who is protected: ``"record"``, ``"person"``, ``"user"`` or ``"agent"``.
         n_jobs: How many runs joblib makes at a time. The function and what it returns
             must then be picklable, unless joblib is configured to use threads.
         generator: A seeded generator for experiments only. It decides the number of
