@@ -58,6 +58,7 @@ from botorch_dp.privacy.mechanisms import (
     LaplaceMechanism,
     Mechanism,
     PermuteAndFlipMechanism,
+    SharedGaussianMechanism,
     SubsampledGaussianMechanism,
     noise_multiplier_for,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "SecureNoise",
     "SeededNoise",
     "SelectionEvent",
+    "SharedGaussianMechanism",
     "Signature",
     "Spending",
     "SubsampledGaussianMechanism",

@@ -1,4 +1,4 @@
-r"""The trusted server of a federation: noisy weighted sums of the agents' vectors.
+r"""The server of a federation: noisy weighted sums of the agents' vectors.
 
 In every round each agent sends a sample :math:`\omega_n` of its weights, M numbers. The
 server clips each vector to norm :math:`C = S / \sqrt P`. In one release it sends, for
@@ -16,6 +16,15 @@ change the weights and the noise of the others, and is not covered.
 :math:`C \sqrt{\sum_i (\varphi_n^{(i)})^2}`. The largest over all agents is the
 sensitivity (``"tight"``). The paper's bound :math:`C \sqrt P \varphi_{\max}`
 (``"paper"``) gives up to :math:`\sqrt P` times more noise for the same guarantee.
+
+**Whom agents trust** is a choice between two releases:
+
+* ``"server"``: the server sees every vector, as in the paper.
+* ``"aggregation"``: each agent clips, weights and samples its own vector, adds a share
+  of the noise, and a protocol for secure aggregation shows the server the sum only.
+  ``num_honest`` agents must add their share. The guarantee is the same, and all N
+  shares together have :math:`\sqrt{N / \text{num\_honest}}` times the noise. See
+  :class:`~botorch_dp.privacy.SharedGaussianMechanism`.
 
 The server broadcasts noise even if the sample is empty. (The authors' scripts then
 broadcast a random vector without noise, which reveals that it was empty.)
@@ -47,6 +56,7 @@ from botorch_dp.privacy import (
     Certificate,
     Ledger,
     PrivacyEvent,
+    SharedGaussianMechanism,
     SubsampledGaussianMechanism,
     clip_rows,
 )
@@ -54,10 +64,17 @@ from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.certificate import WORST_CASE
 
 SENSITIVITIES = ("tight", "paper")
-FTS_ASSUMPTIONS = (
+WHOM = ("server", "aggregation")
+_TRUST = {
+    "server": "central: agents send their vectors to a server that is trusted to clip, "
+    "sample and add noise, and to keep samples and vectors secret",
+    "aggregation": "secure aggregation: nobody sees the vector of an agent, if the "
+    "protocol holds. In every round, at least {num_honest} agents other than those who "
+    "try to learn something add their share of the noise, and each adds it to one sum "
+    "only. The server sees who takes part",
+}
+_ASSUMPTIONS = (
     WORST_CASE,
-    "central: agents send their vectors to a server that is trusted to clip, sample "
-    "and add noise, and to keep samples and vectors secret",
     "the number of agents, their regions and weights are public",
     "what is protected is the contents of broadcasts, not the times at which they come",
     "all settings, including the clip norm, were chosen without private data",
@@ -75,7 +92,10 @@ class DPFTSServer(Stateful):
         sampling_rate: The probability q that an agent is in the sample of a round
             (Poisson sampling).
         sample_size: The size of a uniform sample, instead of ``sampling_rate``; it
-            doubles the sensitivity.
+            doubles the sensitivity. Only if the server is trusted.
+        trust: Whom agents trust: ``"server"`` or ``"aggregation"``.
+        num_honest: For ``"aggregation"``, the number of agents that surely add their
+            share of the noise in every round; two thirds of all by default.
         sensitivity: ``"tight"`` or ``"paper"``, see above.
         num_rounds: The number of broadcasts.
         ledger: The ledger to charge.
@@ -108,6 +128,8 @@ class DPFTSServer(Stateful):
         noise_multiplier: float,
         sampling_rate: float | None = None,
         sample_size: int | None = None,
+        trust: str = "server",
+        num_honest: int | None = None,
         sensitivity: str = "tight",
         num_rounds: int,
         ledger: Ledger | None = None,
@@ -124,6 +146,8 @@ class DPFTSServer(Stateful):
         self.sensitivity = check_choice("sensitivity", sensitivity, SENSITIVITIES)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.sampling_rate, self.sample_size = sampling_rate, sample_size
+        self.trust = check_choice("trust", trust, WHOM)
+        self.num_honest = self._check_honest(num_honest)
         check_ledger("ledger", ledger, optional=True)
         self.ledger = Ledger() if ledger is None else ledger
         self._generator = generator
@@ -132,6 +156,27 @@ class DPFTSServer(Stateful):
         self.run_id = uuid.uuid4().hex
         self._account = self._account_of(self.run_id)
         self._reserve()
+
+    def _check_honest(self, num_honest: int | None) -> int | None:
+        if self.trust == "server":
+            if num_honest is not None:
+                raise InvalidArgumentError(
+                    f"num_honest is for trust='aggregation', got trust={self.trust!r}."
+                )
+            return None
+        if self.sample_size is not None or self.sampling_rate is None:
+            raise InvalidArgumentError(
+                "trust='aggregation' needs sampling_rate, because each agent draws for "
+                f"itself, got sample_size={self.sample_size!r}."
+            )
+        if num_honest is None:
+            num_honest = math.ceil(2 * self.num_agents / 3)
+        if check_count("num_honest", num_honest) > self.num_agents:
+            raise InvalidArgumentError(
+                f"num_honest must be at most the number of agents, {self.num_agents}, "
+                f"got {num_honest}."
+            )
+        return num_honest
 
     def _reserve(self) -> None:
         """Reserve all rounds, or as many as the cap allows, as one plan."""
@@ -177,19 +222,27 @@ class DPFTSServer(Stateful):
         return self.sample_size / self.num_agents
 
     def noise_std(self, number: int) -> float:
-        """Return the standard deviation of the noise in a round, starting at 0."""
-        return self._mechanism(number).noise_std / self.rate
+        """Return the standard deviation of the noise in a round, starting at 0.
+
+        With shares of noise, it is that of the shares of all agents.
+        """
+        shares = self.num_agents / (self.num_honest or self.num_agents)
+        return self._mechanism(number).noise_std * math.sqrt(shares) / self.rate
 
     def event(self) -> PrivacyEvent:
         """Return the cost of a broadcast, which is the same in every round."""
         return self._mechanism(0).event()
 
-    def release(self, private_messages: Tensor) -> Tensor:
+    def release(self, private_messages: Tensor, where: Tensor | None = None) -> Tensor:
         r"""Return the next broadcast ([Dai2021dpfts]_, Algorithm 1, lines 5 to 13).
+
+        With ``trust="aggregation"``, this plays all agents in one process.
 
         Args:
             private_messages: An ``N x M`` tensor of all agents' vectors, with zeros for
                 an agent that sent nothing. A vector that is not finite counts as zero.
+            where: For ``"aggregation"``, an ``N`` tensor of booleans: which agents give
+                their share, with a vector or without; all if None.
 
         Returns:
             A ``P x M`` tensor, which may be published.
@@ -212,6 +265,8 @@ class DPFTSServer(Stateful):
             )
         messages = private_messages.detach().to(**self._tkwargs)
         rows = self._contributions(messages, number)  # N x (P M)
+        if self.trust == "aggregation" and where is not None:
+            rows = rows[where]
         total = self._mechanism(number).release(rows, ledger=self._account)
         self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
         return self._last.clone()
@@ -222,7 +277,19 @@ class DPFTSServer(Stateful):
         weights = self.weights(number).to(clipped)  # P x N
         return (weights.mT.unsqueeze(-1) * clipped.unsqueeze(1)).flatten(1)
 
-    def _mechanism(self, number: int) -> SubsampledGaussianMechanism:
+    def _mechanism(
+        self, number: int
+    ) -> SubsampledGaussianMechanism | SharedGaussianMechanism:
+        if self.num_honest is not None and self.sampling_rate is not None:
+            return SharedGaussianMechanism(
+                noise_multiplier=self.noise_multiplier,
+                clip_norm=self.contribution_bound(number),
+                num_entries=self.num_regions * self.num_features,
+                num_honest=self.num_honest,
+                sampling_rate=self.sampling_rate,
+                generator=self._generator,
+                unit="agent",
+            )
         fixed = self.sample_size is not None
         return SubsampledGaussianMechanism(
             noise_multiplier=self.noise_multiplier,
@@ -249,15 +316,21 @@ class DPFTSServer(Stateful):
         return Certificate.from_ledger(
             self.ledger,
             unit="agent",
-            assumptions=FTS_ASSUMPTIONS,
+            assumptions=(
+                *_ASSUMPTIONS,
+                _TRUST[self.trust].format(num_honest=self.num_honest),
+            ),
             parameters=self.settings(),
             runs=self._account.runs,
         )
 
     def settings(self) -> dict[str, Any]:
         """Return the public parameters, as plain values."""
+        honest = {} if self.num_honest is None else {"num_honest": self.num_honest}
         return {
             "method": self.name,
+            "trust": self.trust,
+            **honest,
             "num_agents": self.num_agents,
             "num_regions": self.num_regions,
             "num_features": self.num_features,

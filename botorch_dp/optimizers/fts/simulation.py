@@ -269,6 +269,10 @@ class DPFTSDE(FederatedSimulation):
         noise_multiplier: The ratio z of noise to sensitivity.
         sampling_rate: The probability q that an agent is in the sample of a round.
         sample_size: The size of a uniform sample, instead of ``sampling_rate``.
+        trust: Whom agents trust: ``"server"``, or ``"aggregation"``, where the server
+            sees the sums of noisy vectors only, see :class:`DPFTSServer`.
+        num_honest: For ``"aggregation"``, the number of agents that surely add their
+            share of the noise in every round; two thirds of all by default.
         num_rounds: The number of broadcasts; ``num_steps`` by default.
         sensitivity: ``"tight"`` or ``"paper"``, see :class:`DPFTSServer`.
         candidates: All points to choose from, ``C x D``; the box by default.
@@ -306,6 +310,8 @@ class DPFTSDE(FederatedSimulation):
         noise_multiplier: float,
         sampling_rate: float | None = None,
         sample_size: int | None = None,
+        trust: str = "server",
+        num_honest: int | None = None,
         num_rounds: int | None = None,
         sensitivity: str = "tight",
         candidates: Tensor | None = None,
@@ -317,6 +323,11 @@ class DPFTSDE(FederatedSimulation):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
+        if trust == "aggregation" and max_age:
+            raise InvalidArgumentError(
+                "max_age must be 0 for trust='aggregation', where nobody keeps an "
+                f"agent's vector, got {max_age}."
+            )
         super().__init__(
             federation,
             num_steps=num_steps,
@@ -334,6 +345,8 @@ class DPFTSDE(FederatedSimulation):
             noise_multiplier=noise_multiplier,
             sampling_rate=sampling_rate,
             sample_size=sample_size,
+            trust=trust,
+            num_honest=num_honest,
             sensitivity=sensitivity,
             num_rounds=num_steps if num_rounds is None else num_rounds,
             ledger=ledger,
@@ -346,7 +359,10 @@ class DPFTSDE(FederatedSimulation):
         if self._exhausted or self.server.done:
             return None
         try:
-            return self.server.release(self._private_messages(where))
+            messages = self._private_messages(where)
+            if self.server.trust == "server":
+                return self.server.release(messages)
+            return self.server.release(messages, where)
         except BudgetExceededError:
             self._exhausted = True  # public: it depends on the number of rounds
             return None

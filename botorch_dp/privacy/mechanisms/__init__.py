@@ -11,6 +11,7 @@ from botorch_dp.privacy.mechanisms.additive import GaussianMechanism, LaplaceMec
 from botorch_dp.privacy.mechanisms.base import CalibratedMechanism, Mechanism
 from botorch_dp.privacy.mechanisms.exponential import ExponentialMechanism
 from botorch_dp.privacy.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from botorch_dp.privacy.mechanisms.shared import SharedGaussianMechanism
 from botorch_dp.privacy.mechanisms.subsampled import (
     SubsampledGaussianMechanism,
     noise_multiplier_for,
@@ -23,6 +24,7 @@ __all__ = [
     "LaplaceMechanism",
     "Mechanism",
     "PermuteAndFlipMechanism",
+    "SharedGaussianMechanism",
     "SubsampledGaussianMechanism",
     "noise_multiplier_for",
 ]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from botorch_dp import ApproxDP, Ledger
+from botorch_dp import GDP, ApproxDP, Ledger
 from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -14,7 +14,7 @@ from botorch_dp.exceptions import (
 )
 from botorch_dp.optimizers import DPFTSServer
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
-from botorch_dp.privacy import PrivacyAccountant, audit_epsilon
+from botorch_dp.privacy import PrivacyAccountant, audit_epsilon, audit_mu
 from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 N, P, M, S = 12, 4, 5, 3.0
@@ -400,3 +400,83 @@ class TestRefuses:
         with pytest.raises(InvalidArgumentError, match="of shape") as raised:
             server().release(torch.full((N, M + 1), 0.777, **DOUBLE))
         assert "777" not in str(raised.value)
+
+
+class TestAggregation:
+    """Agents add the noise themselves, and the server sees sums only."""
+
+    def made(self, **kwargs):
+        return server(trust="aggregation", **kwargs)
+
+    def test_is_unbiased(self):
+        made = self.made(num_rounds=4000, noise_multiplier=0.3, generator=seeded(1))
+        made.weights = ExplorationWeights(made.weights.assignment, P, hold=10**6)
+        messages = 2 * torch.randn(N, M, generator=seeded(2), **DOUBLE)
+        drawn = torch.stack([made.release(messages) for _ in range(4000)])
+        error = drawn.std(dim=0) / math.sqrt(4000)
+        difference = (drawn.mean(dim=0) - exact_sum(made, messages)).abs()
+        assert (difference < 4.5 * error).all()
+
+    def test_costs_what_a_trusted_server_costs(self):
+        assert self.made().event() == server().event()
+        assert self.made().num_honest == 8  # two thirds of 12
+
+    @pytest.mark.parametrize("present", [N, 8])
+    def test_noise_of_those_who_are_there(self, present):
+        """At least that of a trusted server, as long as enough agents are there."""
+        made = self.made(num_rounds=1000, generator=seeded(5))
+        made.weights = ExplorationWeights(made.weights.assignment, P, hold=10**6)
+        where = torch.arange(N, device=DEVICE) < present
+        zeros = torch.zeros(N, M, **DOUBLE)
+        drawn = torch.stack([made.release(zeros, where) for _ in range(1000)])
+        expected = server().noise_std(0) * math.sqrt(present / 8)
+        assert float(drawn.std()) == pytest.approx(expected, rel=0.02)
+        if present == N:
+            assert made.noise_std(0) == pytest.approx(expected, rel=0.001)
+
+    def test_too_few_release_nothing(self):
+        made = self.made()
+        where = torch.arange(N, device=DEVICE) < 7
+        with pytest.raises(InvalidArgumentError, match="nothing is released"):
+            made.release(torch.ones(N, M, **DOUBLE), where)
+        assert made.num_broadcasts == 0
+
+    def test_certificate_says_whom_agents_trust(self):
+        made = self.made(num_honest=10)
+        made.release(torch.ones(N, M, **DOUBLE))
+        text = str(made.certificate())
+        assert "at least 10 agents" in text
+        assert "central:" not in text
+        assert made.certificate().parameters["num_honest"] == 10
+
+    @pytest.mark.parametrize(
+        ("kwargs", "message"),
+        [
+            ({"sample_size": 3}, "needs sampling_rate"),
+            ({"num_honest": 13}, "at most the number of agents"),
+            ({"num_honest": 0}, "num_honest"),
+            ({"trust": "nobody"}, "trust must be"),
+            ({"trust": "server", "num_honest": 3}, "is for trust='aggregation'"),
+        ],
+    )
+    def test_refusals(self, kwargs, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            server(**{"trust": "aggregation", **kwargs})
+
+    @pytest.mark.parametrize("honest", ["all", "half"])
+    def test_audit_of_a_broadcast(self, honest):
+        """One agent's vector along one axis; others know theirs."""
+        made = self.made(
+            n=8, p=1, m=1, num_honest=8, sampling_rate=1.0, generator=seeded(7)
+        )
+        mechanism = made._mechanism(0)
+        count = 8 if honest == "all" else 4  # broken: half of them add nothing
+        rows = torch.zeros(10_000, count, 1, **DOUBLE)
+        given = rows.clone()
+        given[:, 0] = made.contribution_bound(0)
+        samples = [
+            mechanism.shares(r).sum(dim=-2).double()[:, 0] for r in (rows, given)
+        ]
+        threshold = made.contribution_bound(0) / mechanism.step / 2
+        found = audit_mu(*(s.cpu() for s in samples), threshold=threshold)
+        assert found.rejects(GDP(1.0)) == (honest == "half")

@@ -194,3 +194,27 @@ class TestRefuses:
             opt.tell(torch.full((N, 1), 0.777, **DOUBLE))
         assert "777" not in str(raised.value)
         assert len(opt.server.ledger) == 0
+
+
+class TestAggregation:
+    """Agents add the noise themselves."""
+
+    def test_improves_and_certifies(self):
+        result = make(num_steps=10, trust="aggregation").run(scores, progress=False)
+        assert float(result.private_best_so_far[-1].mean()) > 0.9
+        assert "secure aggregation" in str(result.certificate)
+        assert result.certificate.num_releases == 10
+
+    def test_a_round_with_too_few_can_be_repeated(self):
+        opt = make(trust="aggregation", num_honest=15)
+        few = torch.arange(N, device=DEVICE) < 14
+        Y = scores(opt.ask())
+        with pytest.raises(InvalidArgumentError, match="nothing is released"):
+            opt.tell(Y, answers=few)
+        assert opt.server.num_broadcasts == 0
+        opt.tell(Y)
+        assert opt.server.num_broadcasts == 1
+
+    def test_nobody_keeps_vectors_of_others(self):
+        with pytest.raises(InvalidArgumentError, match="max_age must be 0"):
+            make(trust="aggregation", max_age=2)
