@@ -113,10 +113,11 @@ class PrivacyAccountant(IAccountant):
         """Return one of Opacus's accountants with everything composed so far.
 
         Args:
-            mechanism: The name of the accountant in Opacus.
+            mechanism: The name of the accountant in Opacus: ``"prv"`` or ``"rdp"``.
 
         Raises:
-            UnsupportedConversionError: If there are releases other than Gaussian ones,
+            UnsupportedConversionError: For ``"gdp"``, which reports less than was spent:
+                it approximates, and knows the last kind of release only. Also if there are releases other than Gaussian ones,
                 of all records or of Poisson samples, or if they are stated for the
                 adjacency ``"replace_one"``. Opacus knows no others.
 
@@ -127,6 +128,11 @@ class PrivacyAccountant(IAccountant):
             >>> accountant.to_opacus("rdp").history
             [(1.0, 0.01, 1000)]
         """
+        if mechanism == "gdp":
+            raise UnsupportedConversionError(
+                "Opacus's 'gdp' accountant reports less than what was spent. Use 'prv' "
+                "or 'rdp'."
+            )
         if self._adjacency == "replace_one":
             raise UnsupportedConversionError(
                 "These releases are stated for adjacency='replace_one', but those of "

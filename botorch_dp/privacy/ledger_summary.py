@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from botorch_dp.privacy.accountant import PrivacyAccountant, Spending
 from botorch_dp.privacy.cap import CapCounter
-from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan, releases_of
+from botorch_dp.privacy.entries import LedgerEntry, LedgerPlan
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger_book import BudgetView
@@ -18,8 +18,13 @@ _Charged: TypeAlias = dict[str, Counter[PrivacyEvent]]
 def accountant_of(entries: Iterable[LedgerEntry]) -> PrivacyAccountant:
     """Return a new accountant that has composed these charges."""
     accountant = PrivacyAccountant()
-    for event, count in releases_of(entries):
-        accountant.compose(event, count)
+    for entry in entries:
+        accountant.charge(
+            entry.event,
+            count=entry.count,
+            adjacency=entry.adjacency,
+            unit=entry.unit,
+        )
     return accountant
 
 

@@ -18,7 +18,15 @@ from opacus.accountants.analysis.rdp import compute_rdp
 from opacus.accountants.utils import get_noise_multiplier
 from scipy import integrate, stats
 
-from botorch_dp import GDP, RDP, ApproxDP, LaplaceMechanism, PrivacyAccountant, PureDP
+from botorch_dp import (
+    GDP,
+    RDP,
+    ApproxDP,
+    LaplaceMechanism,
+    Ledger,
+    PrivacyAccountant,
+    PureDP,
+)
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedConversionError
 from botorch_dp.privacy import (
     ApproxEvent,
@@ -379,6 +387,23 @@ class TestInterchange:
         replaced.charge(GaussianEvent(1.0), adjacency="replace_one")
         with pytest.raises(UnsupportedConversionError, match="replace_one"):
             replaced.to_opacus()
+
+    def test_of_a_ledger(self):
+        """It keeps the adjacency for which the charges are stated."""
+        ledgers = {name: Ledger() for name in ("replace_one", "zero_out")}
+        for adjacency, ledger in ledgers.items():
+            ledger.charge(GaussianEvent(2.0), count=3, adjacency=adjacency)
+            ledger.charge(GaussianEvent(4.0), adjacency=adjacency)
+        with pytest.raises(UnsupportedConversionError, match="replace_one"):
+            ledgers["replace_one"].accountant().to_opacus("rdp")
+        theirs = ledgers["zero_out"].accountant().to_opacus("rdp")
+        assert theirs.history == [(2.0, 1.0, 3), (4.0, 1.0, 1)]
+
+    def test_the_accountant_that_reports_too_little(self):
+        ours = account((PoissonGaussianEvent(1.0, 0.05), 100))
+        ours.compose(GaussianEvent(9.0))
+        with pytest.raises(UnsupportedConversionError, match="less than what was"):
+            ours.to_opacus("gdp")
 
 
 class TestEvents:
