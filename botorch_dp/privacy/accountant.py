@@ -116,10 +116,11 @@ class PrivacyAccountant(IAccountant):
             mechanism: The name of the accountant in Opacus: ``"prv"`` or ``"rdp"``.
 
         Raises:
-            UnsupportedConversionError: For ``"gdp"``, which reports less than was spent:
-                it approximates, and knows the last kind of release only. Also if there are releases other than Gaussian ones,
-                of all records or of Poisson samples, or if they are stated for the
-                adjacency ``"replace_one"``. Opacus knows no others.
+            UnsupportedConversionError: For ``"gdp"``, which approximates and knows the
+                last kind of release only, and so reports less than was spent. Also if
+                there are releases other than Gaussian ones, of all records or of
+                Poisson samples, or if they are stated for the adjacency
+                ``"replace_one"``. Opacus knows no others.
 
         Example:
             >>> from botorch_dp.privacy import PoissonGaussianEvent
