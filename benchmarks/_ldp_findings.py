@@ -188,13 +188,19 @@ def _tune(first: float, guarantee: Any, number: int = 2000) -> dict[str, Tensor]
 
 
 def table_5_friedman() -> list[Row]:
-    """Table 5: regret on the Friedman function from two starts."""
+    """Table 5: regret on the Friedman function from several starts."""
     rows: list[Row] = []
     cases: tuple[tuple[float, str, Any], ...] = (
         (0.0, "(1, 0.2)", ApproxDP(1.0, 0.2)),
         (-1.5, "(1, 0.2)", ApproxDP(1.0, 0.2)),
         (-1.5, "(1, 1e-5)", ApproxDP(1.0, 1e-5)),
         (-1.5, "none", None),
+        (-0.7, "none", None),
+        (-0.7, "(1, 0.2)", ApproxDP(1.0, 0.2)),
+        (0.7, "none", None),
+        (0.7, "(1, 0.2)", ApproxDP(1.0, 0.2)),
+        (1.5, "none", None),
+        (1.5, "(1, 0.2)", ApproxDP(1.0, 0.2)),
     )
     runs = in_parallel(quiet, [(_tune, first, each) for first, _, each in cases])
     for (first, name, _), found in zip(cases, runs, strict=True):
