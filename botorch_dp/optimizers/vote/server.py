@@ -16,7 +16,8 @@ vote costs the same however many candidates there are:
 * ``"aggregation"``: each agent adds a share of the noise to its ballot, and a protocol
   for secure aggregation shows the server the sum of all ballots only. The sums of all
   candidates are public, with Gaussian noise. ``num_honest`` agents must add their
-  share.
+  share. Here all of them are played in one process, see
+  :class:`~botorch_dp.privacy.SharedGaussianMechanism`.
 * ``"nobody"``: each agent adds all the noise that protects it, so that even its own
   ballot may be seen. The noise of the sums is :math:`\sqrt N` times as large.
 
@@ -57,7 +58,9 @@ from botorch_dp.privacy import (
     PermuteAndFlipMechanism,
     PrivacyEvent,
     SecureNoise,
+    SharedGaussianMechanism,
     clip_rows,
+    gaussian_noise_std,
 )
 from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.budget import check_gaussian
@@ -68,9 +71,8 @@ _TRUST = {
     "them up, to release the winner alone, and to keep everything else secret",
     "aggregation": "secure aggregation: nobody sees the marks of an agent; at least "
     "{num_honest} agents other than those who try to learn something add their share "
-    "of the noise. An agent without marks adds its share as well; otherwise its "
-    "absence is not protected. Noise and sums are taken as real numbers; a protocol "
-    "that rounds them to integers needs an analysis of its own",
+    "of the noise, to one sum only. An agent without marks adds its share as well; "
+    "otherwise its absence is not protected",
     "nobody": "local: each agent adds noise to its marks before it sends them. An "
     "agent without marks sends noise alone; otherwise its absence is not protected",
 }
@@ -183,7 +185,9 @@ class VoteServer(Stateful):
             )
         return num_honest
 
-    def _make_mechanism(self) -> PermuteAndFlipMechanism | GaussianMechanism:
+    def _make_mechanism(
+        self,
+    ) -> PermuteAndFlipMechanism | GaussianMechanism | SharedGaussianMechanism:
         public: dict[str, Any] = {"adjacency": "zero_out", "unit": "agent"}
         if self.trust == "server":
             # Marks are multiples of MARK_STEP up to 1, and sums of them are exact.
@@ -195,9 +199,20 @@ class VoteServer(Stateful):
                 secure=self._secure,
                 **public,
             )
+        num_candidates = self.election.num_candidates
+        spread = self.election.ballot.spread(num_candidates)
+        if self.num_honest is not None:
+            return SharedGaussianMechanism(
+                noise_multiplier=gaussian_noise_std(self.guarantee, sensitivity=1.0),
+                clip_norm=spread,
+                num_entries=num_candidates,
+                num_honest=self.num_honest,
+                generator=self._generator,
+                unit="agent",
+            )
         return GaussianMechanism(
             self.guarantee,
-            sensitivity=self.election.ballot.spread(self.election.num_candidates),
+            sensitivity=spread,
             generator=self._generator,
             **public,
         )
@@ -274,17 +289,16 @@ class VoteServer(Stateful):
             self._winner = int(self._sums.argmax())
         return self._winner
 
-    def _noisy_sums(self, marks: Tensor, mechanism: GaussianMechanism) -> Tensor:
+    def _noisy_sums(
+        self, marks: Tensor, mechanism: GaussianMechanism | SharedGaussianMechanism
+    ) -> Tensor:
         """Return the sums with the noise of all agents together."""
         rows = marks - marks.mean(dim=-1, keepdim=True)
+        if isinstance(mechanism, SharedGaussianMechanism):
+            return mechanism.release(rows, ledger=self._account)
+        # All ballots are one release: an agent moves its own row alone.
         rows = clip_rows(rows, mechanism.sensitivity)
-        if self.trust == "nobody":
-            # All ballots are one release: an agent moves its own row alone.
-            return mechanism.release(rows, ledger=self._account).sum(dim=0)
-        sums = mechanism.release(rows.sum(dim=0), ledger=self._account)
-        # Honest agents' shares alone protect; the shares of the others are on top.
-        extra = mechanism.noise_std * math.sqrt(max(0.0, self._noise_shares - 1))
-        return mechanism.noise_source.add_gaussian(sums, extra) if extra else sums
+        return mechanism.release(rows, ledger=self._account).sum(dim=0)
 
     def result(self) -> VoteResult:
         """Return the winner, with its certificate."""

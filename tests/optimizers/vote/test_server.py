@@ -22,7 +22,13 @@ from botorch_dp.optimizers import (
 )
 from botorch_dp.optimizers.vote import server as module
 from botorch_dp.optimizers.vote.server import clipped_marks
-from botorch_dp.privacy import audit_epsilon_finite, audit_mu, worst_log_ratio
+from botorch_dp.privacy import (
+    audit_epsilon_finite,
+    audit_mu,
+    clip_rows,
+    worst_log_ratio,
+)
+from botorch_dp.privacy.mechanisms import shared
 from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 from tests.privacy.mechanisms.test_permute_and_flip import in_polynomial_time
 
@@ -166,13 +172,16 @@ class TestSensitivity:
             seen.append(clip(rows, bound))
             return seen[-1]
 
-        clip = module.clip_rows
-        monkeypatch.setattr(module, "clip_rows", spy)
+        clip = clip_rows
+        for each in (module, shared):
+            monkeypatch.setattr(each, "clip_rows", spy)
         marks = (some_marks() > 0.5).double()
         made = server(trust=trust, ballot=ballot)
         made.release(marks)
         assert float(seen[0].norm(dim=-1).max()) <= ballot.spread(M)
-        assert made._mechanism.sensitivity == ballot.spread(M)
+        # The grid of whole numbers adds less than a hundredth.
+        assert made._mechanism.sensitivity == pytest.approx(ballot.spread(M), rel=0.01)
+        assert made._mechanism.sensitivity >= ballot.spread(M)
 
 
 class TestAudit:
@@ -266,7 +275,8 @@ class TestNoise:
             made.release(torch.zeros(9, 6, **DOUBLE))
             drawn.append(made.sums)
         one = ScoreBallot().spread(6) / 2.0
-        assert made.noise_std == pytest.approx(one * math.sqrt(shares))
+        assert made.noise_std == pytest.approx(one * math.sqrt(shares), rel=0.01)
+        assert made.noise_std >= 0.999999 * one * math.sqrt(shares)
         assert float(torch.stack(drawn).std()) == pytest.approx(
             made.noise_std, rel=0.05
         )
