@@ -75,7 +75,8 @@ def few_dimensions() -> list[Row]:
     this library's local optimizers with their defaults, which were chosen with seed 100
     on quadratics, Rosenbrock's and Ackley's functions in 20 and 100 dimensions. qLogEI
     uses `SingleTaskGP` with its default priors, TuRBO is our loop from the paper's
-    description; both start with Sobol points for a fifth of the evaluations.
+    description; both start with Sobol points for a fifth of the evaluations (a
+    twentieth in 100 dimensions and more).
     """
     return _rows(20)
 
