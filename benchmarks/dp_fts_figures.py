@@ -60,11 +60,14 @@ def play(
         settings: The settings of the federation.
         how: The method, its own settings, and those that replace the federation's:
             ``"federation"``. With ``"anywhere"`` agents begin in the whole domain.
+            ``"presence"`` is a function from the step and a generator to the agents
+            that take part and those whose vectors arrive.
         seed: The seed of features, agents and server.
         num_steps: How many steps.
     """
     how = dict(how)
     cls, anywhere = METHODS[how.pop("method")], how.pop("anywhere", False)
+    presence, coins = how.pop("presence", None), seeded(2000 + seed)
     federation = Federation(
         num_agents=problem.num_agents,
         lower=(0.0,) * problem.dim,
@@ -88,7 +91,8 @@ def play(
         opt.agents._initial_points = whole.agents(**made)._initial_points
     clipped = []
     for number in range(num_steps + 1):
-        opt.tell(problem.evaluate(None, opt.ask()))
+        who = () if presence is None else presence(number, problem.num_agents, coins)
+        opt.tell(problem.evaluate(None, opt.ask()), *who)
         if cls is DPFTSDE and number % 10 == 0:
             # The same messages as the server was sent in this round.
             norms = opt.agents.messages(number).norm(dim=-1)
@@ -424,6 +428,56 @@ def without_a_trusted_server() -> list[Row]:
     return rows
 
 
+# Federations that change
+
+Presence = tuple[torch.Tensor, torch.Tensor]
+
+
+def _absent(number: int, num_agents: int, coins: torch.Generator) -> Presence:
+    """Half of the agents take part in a round."""
+    there = torch.rand(num_agents, generator=coins) < 0.5
+    return there, there
+
+
+def _late(number: int, num_agents: int, coins: torch.Generator) -> Presence:
+    """All take part, but half of the vectors come too late."""
+    everyone = torch.ones(num_agents, dtype=torch.bool)
+    return everyone, torch.rand(num_agents, generator=coins) < 0.5
+
+
+def _joining(number: int, num_agents: int, coins: torch.Generator) -> Presence:
+    """Half of the agents join after ten rounds."""
+    there = (torch.arange(num_agents) % 4 < 2) | (number >= 10)
+    return there, there
+
+
+def changing_federations() -> list[Row]:
+    """Federations that change: agents who are absent, late or join later
+
+    Regret minus that of TS among the same agents; the functions of Figure 2a, N = 200,
+    P = 2, M = 50, S = 5, q = 1, T = 20, epsilon = 2 at delta = N^-1.1 in every row, 16
+    seeds. Absent: half of the agents take part in a round. Late: all evaluate, and half
+    of the vectors arrive too late; then the last ones count for up to 3 rounds, or not
+    at all. Joining: half of the agents come after ten rounds.
+    """
+    z = noise_for(2.0, 1.0, 200)
+    ways: tuple[tuple[str, Any, int], ...] = (
+        ("all are there", None, 0),
+        ("absent", _absent, 0),
+        ("absent, last vectors count", _absent, 3),
+        ("late", _late, 0),
+        ("late, last vectors count", _late, 3),
+        ("joining", _joining, 0),
+    )
+    rows: list[Row] = []
+    for name, presence, age in ways:
+        there = {} if presence is None else {"presence": presence}
+        how = private(1.0, z, 5.0, max_age=age) | there
+        base, found = synthetic([TS | there, how], range(16))
+        rows.append({"": name} | minus(found, base))
+    return rows
+
+
 # Theorem 1
 
 
@@ -589,6 +643,19 @@ def figure_3c_few() -> list[Row]:
     return frontier(digits(50), cases, 5)
 
 
+def figure_3c_many() -> list[Row]:
+    """Figure 3c with 200 agents
+
+    As above, with 200 agents and three initial points; 5 seeds.
+    """
+    if "BOTORCH_DP_DATA" not in os.environ:
+        return [{"data": "not available"}]
+    pairs = ((0.35, 1.0), (0.35, 2.0), (1.0, 5.8))
+    few = {"federation": {"num_initial": 3}}
+    cases = [(name, how | few) for name, how in _frontier_cases(pairs)]
+    return frontier(digits(200), cases, 5)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     report(
@@ -604,11 +671,13 @@ if __name__ == "__main__":
             figure_2b_clipped,
             figure_2b_regime,
             where_it_pays,
-    without_a_trusted_server,
+            without_a_trusted_server,
+            changing_federations,
             theorem_1,
             figure_3a,
             figure_3c,
             figure_3c_few,
+            figure_3c_many,
         ],
         only=sys.argv[1:],
     )
