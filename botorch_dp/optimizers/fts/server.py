@@ -51,6 +51,7 @@ from botorch_dp._validation import (
 )
 from botorch_dp.exceptions import InvalidArgumentError, OptimizerStateError
 from botorch_dp.optimizers.core.state import Stateful
+from botorch_dp.optimizers.fts.honest import check_num_honest
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
 from botorch_dp.privacy import (
     Certificate,
@@ -153,6 +154,7 @@ class DPFTSServer(Stateful):
         self._generator = generator
         self._tkwargs: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self._last: Tensor | None = None
+        self._charged: int | None = None  # the round whose sum is not known yet
         self.run_id = uuid.uuid4().hex
         self._account = self._account_of(self.run_id)
         self._reserve()
@@ -169,14 +171,7 @@ class DPFTSServer(Stateful):
                 "trust='aggregation' needs sampling_rate, because each agent draws for "
                 f"itself, got sample_size={self.sample_size!r}."
             )
-        if num_honest is None:
-            num_honest = math.ceil(2 * self.num_agents / 3)
-        if check_count("num_honest", num_honest) > self.num_agents:
-            raise InvalidArgumentError(
-                f"num_honest must be at most the number of agents, {self.num_agents}, "
-                f"got {num_honest}."
-            )
-        return num_honest
+        return check_num_honest(num_honest, self.num_agents)
 
     def _reserve(self) -> None:
         """Reserve all rounds, or as many as the cap allows, as one plan."""
@@ -247,12 +242,7 @@ class DPFTSServer(Stateful):
         Returns:
             A ``P x M`` tensor, which may be published.
         """
-        # The ledger counts: another process may have gone on from the same state.
-        number = self.num_broadcasts
-        if number >= self.num_rounds:
-            raise OptimizerStateError(
-                f"All {self.num_rounds} broadcasts have been released."
-            )
+        number = self._next()
         shape = (self.num_agents, self.num_features)
         if (
             not isinstance(private_messages, Tensor)
@@ -268,13 +258,79 @@ class DPFTSServer(Stateful):
         if self.trust == "aggregation" and where is not None:
             rows = rows[where]
         total = self._mechanism(number).release(rows, ledger=self._account)
-        self._last = (total / self.rate).reshape(self.num_regions, self.num_features)
+        return self._broadcast(total)
+
+    def share(self, private_message: Tensor, *, agent: int, number: int) -> Tensor:
+        """Return what one agent gives to the secure sum of a round: private.
+
+        In a deployment with ``trust="aggregation"``, an agent calls it on a server of
+        its own, which has the same settings and is never charged.
+
+        Args:
+            private_message: The agent's vector, ``M``.
+            agent: The index of the agent.
+            number: The index of the round, starting at 0. Call it once for each round:
+                two shares of one round protect less than one.
+
+        Returns:
+            A ``P M`` tensor of whole numbers (int64).
+        """
+        mechanism = self._shared_mechanism(number)
+        messages = private_message.detach().to(**self._tkwargs).unsqueeze(0)
+        return mechanism.shares(self._contributions(messages, number, agent))[0]
+
+    def charge_round(self) -> int:
+        """Charge the ledger for the next broadcast, before agents give their shares.
+
+        If their sum then fails, the round is over: it has its cost and no broadcast.
+
+        Returns:
+            The index of the round, starting at 0.
+        """
+        number = self._next()
+        self._shared_mechanism(number).charge(self._account)
+        self._last, self._charged = None, number
+        return number
+
+    def release_sum(self, total: Tensor) -> Tensor:
+        """Return the broadcast of the round that was charged last.
+
+        Args:
+            total: The sum of the agents' shares modulo 2^64, ``P M``, which a protocol
+                for secure aggregation computed.
+        """
+        if self._charged is None:
+            raise OptimizerStateError(
+                "release_sum needs a round that was charged: call charge_round() first."
+            )
+        number, self._charged = self._charged, None
+        return self._broadcast(self._shared_mechanism(number).decode(total))
+
+    def _next(self) -> int:
+        """Return the index of the next round.
+
+        The ledger counts: another process may have gone on from the same state.
+        """
+        number = self.num_broadcasts
+        if number >= self.num_rounds:
+            raise OptimizerStateError(
+                f"All {self.num_rounds} broadcasts have been released."
+            )
+        return number
+
+    def _broadcast(self, total: Tensor) -> Tensor:
+        mean = (total / self.rate).reshape(self.num_regions, self.num_features)
+        self._last = mean.to(**self._tkwargs)
         return self._last.clone()
 
-    def _contributions(self, messages: Tensor, number: int) -> Tensor:
-        """Clip the vectors and weight them for every region (lines 9 and 10)."""
+    def _contributions(
+        self, messages: Tensor, number: int, agent: int | None = None
+    ) -> Tensor:
+        """Clip the vectors of all agents, or one, and weight them (lines 9 and 10)."""
         clipped = clip_rows(messages, self.clip_norm / math.sqrt(self.num_regions))
         weights = self.weights(number).to(clipped)  # P x N
+        if agent is not None:
+            weights = weights[:, [agent]]
         return (weights.mT.unsqueeze(-1) * clipped.unsqueeze(1)).flatten(1)
 
     def _mechanism(
@@ -301,6 +357,14 @@ class DPFTSServer(Stateful):
             unit="agent",
         )
 
+    def _shared_mechanism(self, number: int) -> SharedGaussianMechanism:
+        mechanism = self._mechanism(number)
+        if not isinstance(mechanism, SharedGaussianMechanism):
+            raise OptimizerStateError(
+                f"Shares need trust='aggregation', got trust={self.trust!r}."
+            )
+        return mechanism
+
     def contribution_bound(self, number: int) -> float:
         """Return the largest norm that an agent can add to the sum in a round."""
         weights = self.weights(number)
@@ -311,14 +375,19 @@ class DPFTSServer(Stateful):
         slack = 1.0 + 8.0 * torch.finfo(self._tkwargs["dtype"]).eps
         return largest * self.clip_norm / math.sqrt(self.num_regions) * slack
 
-    def certificate(self) -> Certificate:
-        """Return what is guaranteed about all broadcasts so far."""
+    def certificate(self, *assumptions: str) -> Certificate:
+        """Return what is guaranteed about all broadcasts so far.
+
+        Args:
+            assumptions: What the guarantee rests on besides, such as a protocol.
+        """
         return Certificate.from_ledger(
             self.ledger,
             unit="agent",
             assumptions=(
                 *_ASSUMPTIONS,
                 _TRUST[self.trust].format(num_honest=self.num_honest),
+                *assumptions,
             ),
             parameters=self.settings(),
             runs=self._account.runs,
@@ -372,6 +441,7 @@ class DPFTSServer(Stateful):
         self.run_id, self._account = state["run_id"], account
         last = state["broadcast"]
         self._last = None if last is None else last.to(**self._tkwargs)
+        self._charged = None
 
     def _account_of(self, run_id: str) -> RunAccount:
         mechanism = self._mechanism(0)

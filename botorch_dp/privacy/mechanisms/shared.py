@@ -38,6 +38,7 @@ from botorch_dp._validation import (
     check_probability,
 )
 from botorch_dp.exceptions import InvalidArgumentError
+from botorch_dp.privacy.accountant import Chargeable
 from botorch_dp.privacy.clipping import clip_rows
 from botorch_dp.privacy.events import PoissonGaussianEvent, PrivacyEvent
 from botorch_dp.privacy.mechanisms.base import Mechanism
@@ -52,7 +53,7 @@ class SharedGaussianMechanism(Mechanism):
     r"""Releases the sum of all parties' clipped rows, with shares of noise from each.
 
     :meth:`release` plays all parties in one process, for simulations. In a deployment,
-    charge :meth:`event` to the ledger first, let each party give its :meth:`shares` to
+    :meth:`charge` the ledger first, let each party give its :meth:`shares` to
     the secure sum, and :meth:`decode` the sum. A party must give its shares of a
     release once: if it repeats them for another sum, the difference of both sums has
     less noise.
@@ -126,6 +127,10 @@ class SharedGaussianMechanism(Mechanism):
         """Return the cost of one release, which does not depend on ``size``."""
         del size
         return PoissonGaussianEvent(self.noise_multiplier, self.sampling_rate)
+
+    def charge(self, ledger: Chargeable) -> None:
+        """Charge a ledger for one sum, before the parties give their shares."""
+        self._charge(ledger, self.event(), 1, torch.device("cpu"))
 
     def shares(self, private_rows: Tensor) -> Tensor:
         """Return what each party gives to the secure sum: private, and not charged.
