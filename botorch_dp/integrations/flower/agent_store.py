@@ -24,7 +24,14 @@ from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpo
 from botorch_dp.optimizers.fts.agents import FTSAgents
 from botorch_dp.optimizers.fts.federation import Federation
 
-_TYPES = {"federation": str, "agent": int, "seed": int, "number": int, "state": dict}
+_TYPES = {
+    "federation": str,
+    "agent": int,
+    "seed": int,
+    "number": int,
+    "state": dict,
+    "given": int,
+}
 
 
 @dataclass
@@ -37,6 +44,7 @@ class AgentMemory:
         seed: The seed of its choices; drawn from the operating system by default.
         number: The last round in which it has evaluated; -1 for none.
         state: The agent's :meth:`FTSAgents.private_state_dict`; None before round 0.
+        given: The last round to whose secure sum it has given its share; -1 for none.
     """
 
     federation: str
@@ -44,6 +52,7 @@ class AgentMemory:
     seed: int = field(default_factory=lambda: secrets.randbits(62))
     number: int = -1
     state: dict[str, Any] | None = None
+    given: int = -1
 
     def agents(self) -> FTSAgents:
         """Return the agent with its observations, as a batch of one.
@@ -74,6 +83,7 @@ class FileStore:
         if not self.path.exists():
             return None
         stored = read_checkpoint(self.path, torch.device("cpu"))
+        stored.setdefault("given", -1)  # older files have no such field
         if {name: type(value) for name, value in stored.items()} != _TYPES or not all(
             isinstance(stored["state"].get(name), Tensor) for name in ("X", "Y", "seen")
         ):

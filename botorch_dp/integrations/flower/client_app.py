@@ -40,6 +40,20 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Evaluate the points that the agent chooses, and answer with its vector."""
     question = Question.from_records(message.content)
+    _, memory, agents = evaluate_round(question, context)
+    vector = None if question.final else agents.messages(question.number)[0]
+    records = Answer(memory.agent, question.number, vector).to_records()
+    return Message(records, reply_to=message)
+
+
+def evaluate_round(
+    question: Question, context: Context
+) -> tuple[AgentStore, AgentMemory, FTSAgents]:
+    """Evaluate the points that the agent chooses in a round, unless it has.
+
+    Returns:
+        Where the agent keeps its memory, the memory, and the agent: private.
+    """
     check_question(question, context.run_config)
     agent = agent_index(context.node_config, question.federation.num_agents)
     score = load_score(choose("scores", context.node_config, context.run_config))
@@ -57,9 +71,7 @@ def answer(message: Message, context: Context) -> Message:
         _evaluate(agents, number, question.broadcast, score)
         memory = replace(memory, number=number, state=agents.private_state_dict())
         store.save(memory)  # before anyone sees the answer
-    vector = None if question.final else agents.messages(question.number)[0]
-    records = Answer(agent, question.number, vector).to_records()
-    return Message(records, reply_to=message)
+    return store, memory, agents
 
 
 def check_question(question: Question, run_config: Mapping[str, Any]) -> None:

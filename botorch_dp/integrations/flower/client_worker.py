@@ -23,13 +23,18 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-from botorch_dp.integrations.flower import client_app, vote_client_app
+from botorch_dp.integrations.flower import (
+    client_app,
+    secure_client_app,
+    vote_client_app,
+)
 from botorch_dp.integrations.flower.private_files import UMASK
 
 _POLL = 1.0  # seconds between polls if no byte arrives
 
 # Imported so that forks have them.
 assert client_app.app
+assert secure_client_app.app
 assert vote_client_app.app
 
 

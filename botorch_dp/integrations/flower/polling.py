@@ -1,13 +1,13 @@
 """Ask all connected agents a question, and collect what they answer in time.
 
 The server waits for ``timeout`` seconds. An agent that has not answered by then counts
-as zero. While no agent is connected, the server waits.
+as zero. While no agent is connected, or fewer than a quorum, the server waits.
 """
 
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,11 @@ from torch import Tensor
 
 from botorch_dp.integrations.flower.messages import MESSAGE_TYPE
 from botorch_dp.integrations.flower.node_keys import read_keys
-from botorch_dp.integrations.flower.roll_call import RollCall, open_private_log
+from botorch_dp.integrations.flower.roll_call import (
+    AnyAnswer,
+    RollCall,
+    open_private_log,
+)
 from botorch_dp.integrations.flower.waiting import Waiting
 
 # The longest time in seconds between polls for replies and nodes. Flower's own
@@ -36,6 +40,7 @@ class AgentPoll:
         keys: The folder with the agents' public keys; None for local trials.
         timeout: The number of seconds to wait for agents in a round.
         start_timeout: The number of seconds to wait for all agents at the beginning.
+        quorum: The number of agents without which a round does not begin.
 
     Attributes:
         private_log: The log in the private folder.
@@ -50,8 +55,10 @@ class AgentPoll:
         keys: str | os.PathLike[str] | None,
         timeout: float,
         start_timeout: float,
+        quorum: int = 1,
     ) -> None:
         self.num_agents, self.timeout = num_agents, timeout
+        self.quorum = quorum
         self.start_timeout = start_timeout
         self._agents_of_keys = None if keys is None else read_keys(keys, num_agents)
         self.private_log = open_private_log(private)
@@ -71,18 +78,66 @@ class AgentPoll:
             number: The index of the round, starting at 0.
         """
         nodes, agents = self._connected(grid)
-        # A later answer would not count, so the message ends with the round.
-        ttl, group = self.timeout, str(number)
-        messages = [
-            Message(question, node, MESSAGE_TYPE, ttl=ttl, group_id=group)
-            for node in nodes
-        ]
-        asked = dict(zip(grid.push_messages(messages), nodes, strict=True))
         return self._roll_call.vectors(
-            self._replies(grid, asked),
+            self._send(grid, dict.fromkeys(nodes, question), number),
             number=number,
             connected=set(grid.get_node_ids()),
             agents_of_nodes=agents,
+        )
+
+    def ask_all(
+        self,
+        grid: Grid,
+        question: RecordDict,
+        read: Callable[[RecordDict], AnyAnswer],
+        number: int,
+    ) -> dict[int, AnyAnswer]:
+        """Return the answers of a round by agent.
+
+        Args:
+            grid: Flower's connection to the agents.
+            question: The content of the message to all agents: public.
+            read: Returns the answer in a message, or raises a MessageError.
+            number: The index of the round, starting at 0.
+        """
+        nodes, agents = self._connected(grid)
+        return self._roll_call.answers(
+            self._send(grid, dict.fromkeys(nodes, question), number),
+            read,
+            number=number,
+            connected=set(grid.get_node_ids()),
+            agents_of_nodes=agents,
+        )
+
+    def ask_each(
+        self,
+        grid: Grid,
+        questions: Mapping[int, RecordDict],
+        read: Callable[[RecordDict], AnyAnswer],
+        number: int,
+    ) -> dict[int, AnyAnswer]:
+        """Return the answers of agents that have answered before, by agent.
+
+        Args:
+            grid: Flower's connection to the agents.
+            questions: The content of the message to each agent.
+            read: Returns the answer in a message, or raises a MessageError.
+            number: The index of the round, starting at 0.
+        """
+        nodes, agents = self._nodes(grid)
+        known = self._roll_call.private_nodes if agents is None else agents
+        chosen = {
+            node: questions[known[node]]
+            for node in nodes
+            if known.get(node) in questions
+        }
+        return self._roll_call.answers(
+            self._send(grid, chosen, number),
+            read,
+            number=number,
+            connected=set(grid.get_node_ids()),
+            agents_of_nodes=agents,
+            asked=set(questions),
         )
 
     def wait_for_all(self, grid: Grid) -> None:
@@ -92,6 +147,21 @@ class AgentPoll:
             if len(self._nodes(grid)[0]) >= self.num_agents:
                 return
             time.sleep(_POLL)
+
+    def _send(
+        self, grid: Grid, questions: Mapping[int, RecordDict], number: int
+    ) -> list[tuple[int, Message]]:
+        """Return the replies of nodes to their questions."""
+        if not questions:
+            return []
+        # A later answer would not count, so the message ends with the round.
+        ttl, group = self.timeout, str(number)
+        messages = [
+            Message(question, node, MESSAGE_TYPE, ttl=ttl, group_id=group)
+            for node, question in questions.items()
+        ]
+        asked = dict(zip(grid.push_messages(messages), questions, strict=True))
+        return self._replies(grid, asked)
 
     def _replies(
         self, grid: Grid, asked: Mapping[str, int]
@@ -143,9 +213,9 @@ class AgentPoll:
         return sorted(agents), agents
 
     def _connected(self, grid: Grid) -> tuple[list[int], dict[int, int] | None]:
-        """Wait for a node, because a release without agents would be wasted."""
+        """Wait for enough nodes, because a release without them would be wasted."""
         while True:
             nodes, agents = self._nodes(grid)
-            if nodes:
+            if len(nodes) >= self.quorum:
                 return nodes, agents
             time.sleep(_POLL)

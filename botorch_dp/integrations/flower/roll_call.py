@@ -12,11 +12,12 @@ Refusals go to a private log, and the bindings to a private file.
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from botorch_dp.exceptions import MessageError, OptimizerStateError
@@ -24,6 +25,19 @@ from botorch_dp.integrations.flower.messages import Answer
 from botorch_dp.integrations.flower.private_files import write_private
 
 _MAX_WARNING = 500  # characters of a warning in the log
+
+
+class _Numbered(Protocol):
+    """An answer: of which agent, and for which round."""
+
+    @property
+    def agent(self) -> int: ...
+
+    @property
+    def number(self) -> int: ...
+
+
+AnyAnswer = TypeVar("AnyAnswer", bound=_Numbered)
 
 
 class RollCall:
@@ -77,35 +91,76 @@ class RollCall:
         vectors = torch.zeros(
             self.num_agents, self.num_features, dtype=torch.float64, device="cpu"
         )
-        answered: set[int] = set()
+        answers = self.answers(
+            replies,
+            self._read_answer,
+            number=number,
+            connected=connected,
+            agents_of_nodes=agents_of_nodes,
+        )
+        for agent, answer in answers.items():
+            if answer.private_vector is not None:
+                vectors[agent] = answer.private_vector
+        return vectors
+
+    def answers(
+        self,
+        replies: Iterable[tuple[int, Message]],
+        read: Callable[[RecordDict], AnyAnswer],
+        *,
+        number: int,
+        connected: Collection[int],
+        agents_of_nodes: Mapping[int, int] | None = None,
+        asked: Collection[int] | None = None,
+    ) -> dict[int, AnyAnswer]:
+        """Return the answers that count, by agent.
+
+        Args:
+            replies: The node that was asked and its reply, in the order of arrival.
+            read: Returns the answer in a message, or raises a MessageError.
+            number: The index of the round, starting at 0.
+            connected: The connected nodes.
+            agents_of_nodes: The agent of each node by its key; None if the operator
+                listed no keys.
+            asked: The agents that were asked; all if None.
+        """
+        answered: dict[int, AnyAnswer] = {}
         before = dict(self.private_nodes)
         if agents_of_nodes is not None:
             self.private_nodes = dict(agents_of_nodes)
         for node, reply in replies:
             try:
-                answer = self._checked(node, reply, number)
+                answer = self._checked(node, reply, read, number)
                 self._bind(node, answer.agent, connected, agents_of_nodes is None)
                 if answer.agent in answered:
                     raise MessageError(f"Agent {answer.agent} has answered already.")
             except MessageError as error:
                 self._log.warning("round %d, node %d: %s", number, node, error)
                 continue
-            answered.add(answer.agent)
-            if answer.private_vector is not None:
-                vectors[answer.agent] = answer.private_vector
-        silent = sorted(set(range(self.num_agents)) - answered)
+            answered[answer.agent] = answer
+        everyone = range(self.num_agents) if asked is None else asked
+        silent = sorted(set(everyone) - set(answered))
         self._log.info("round %d: no answer from agents %s", number, silent)
         if self.private_nodes != before:
             self._save()
-        return vectors
+        return answered
 
-    def _checked(self, node: int, reply: Message, number: int) -> Answer:
+    def _read_answer(self, records: RecordDict) -> Answer:
+        return Answer.from_records(records, self.num_features)
+
+    def _checked(
+        self,
+        node: int,
+        reply: Message,
+        read: Callable[[RecordDict], AnyAnswer],
+        number: int,
+    ) -> AnyAnswer:
         if reply.has_error():
             raise MessageError(f"error {reply.error.code}: {reply.error.reason}")
         # The node writes this itself, but the superlink has checked whose reply it is.
         if reply.metadata.src_node_id != node:
             raise MessageError(f"It says that it is node {reply.metadata.src_node_id}.")
-        answer = Answer.from_records(reply.content, self.num_features)
+        answer = read(reply.content)
         if answer.number != number:
             raise MessageError(f"The answer is for round {answer.number}.")
         if not 0 <= answer.agent < self.num_agents:

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from botorch_dp.exceptions import OptimizerStateError
+from botorch_dp.integrations.flower.fts_server import new_server
 from botorch_dp.integrations.flower.messages import Question
 from botorch_dp.integrations.flower.polling import AgentPoll
 from botorch_dp.integrations.flower.private_files import (
@@ -25,8 +26,7 @@ from botorch_dp.integrations.flower.private_files import (
 )
 from botorch_dp.integrations.flower.settings import DeploymentSettings
 from botorch_dp.optimizers.core.checkpoint import read_checkpoint, write_checkpoint
-from botorch_dp.optimizers.fts.server import DPFTSServer
-from botorch_dp.privacy import Ledger
+from botorch_dp.privacy import Certificate, Ledger
 
 app = ServerApp()
 
@@ -61,7 +61,8 @@ class Deployment:
         private = private_folder(self.folder / "private")
         self._lock = FolderLock(private)
         try:
-            self.server = self._new_server(Ledger(path=self.folder / "ledger.sqlite"))
+            ledger = Ledger(path=self.folder / "ledger.sqlite")
+            self.server = new_server(settings, ledger)
             self.broadcasts: list[Tensor] = []
             self._poll = AgentPoll(
                 self.server.num_agents,
@@ -70,6 +71,7 @@ class Deployment:
                 keys=settings.keys,
                 timeout=settings.timeout,
                 start_timeout=settings.start_timeout,
+                quorum=settings.threshold or 1,
             )
             self._resume()
         except BaseException:
@@ -88,21 +90,32 @@ class Deployment:
         self._poll.wait_for_all(grid)
         while not self.server.done:
             began = time.monotonic()
-            private_vectors = self._ask(grid)
-            self.broadcasts.append(self.server.release(private_vectors))
+            self._round(grid)
             self._save()
             seconds = time.monotonic() - began
             self._poll.private_log.info("round took %.3f seconds", seconds)
-            print(f"broadcast {self.server.num_broadcasts} of {self.server.num_rounds}")
+            print(f"round {self.server.num_broadcasts} of {self.server.num_rounds}")
         self._ask(grid, final=True)
         self._poll.private_log.info("all rounds are over")
 
+    def _round(self, grid: Grid) -> None:
+        """Release the broadcast of a round."""
+        private_vectors = self._ask(grid)
+        self.broadcasts.append(self.server.release(private_vectors))
+
     def _ask(self, grid: Grid, *, final: bool = False) -> Tensor:
         """Return the vectors of a round: private."""
+        question = self._question(final=final)
+        return self._poll.ask(grid, question.to_records(), question.number)
+
+    def _question(self, *, final: bool = False) -> Question:
+        """Return the question of the next round."""
         federation, server = self.settings.federation, self.server
         number = server.num_broadcasts
-        question = Question(federation, server.run_id, number, server.broadcast, final)
-        return self._poll.ask(grid, question.to_records(), number)
+        return Question(federation, server.run_id, number, server.broadcast, final)
+
+    def _certificate(self) -> Certificate:
+        return self.server.certificate()
 
     def _save(self) -> None:
         shape = (0, self.server.num_regions, self.server.num_features)
@@ -115,7 +128,7 @@ class Deployment:
         write_checkpoint(self.folder / "state.pt", state)
         if not self.server.num_broadcasts:
             return  # there is nothing to certify yet
-        certificate = self.server.certificate()
+        certificate = self._certificate()
         write_private(self.folder / "certificate.txt", f"{certificate}\n")
         write_private(self.folder / "certificate.json", certificate.to_json())
 
@@ -135,20 +148,3 @@ class Deployment:
             )
         self.server.load_state_dict(state["server"])
         self.broadcasts = list(state["broadcasts"])
-
-    def _new_server(self, ledger: Ledger) -> DPFTSServer:
-        settings, generator = self.settings, None
-        if settings.seed is not None:
-            generator = torch.Generator(device="cpu").manual_seed(settings.seed)
-        return DPFTSServer(
-            settings.federation.weights(),
-            settings.federation.num_features,
-            clip_norm=settings.clip_norm,
-            noise_multiplier=settings.noise_multiplier,
-            sampling_rate=settings.sampling_rate,
-            sample_size=settings.sample_size,
-            sensitivity=settings.sensitivity,
-            num_rounds=settings.num_rounds,
-            ledger=ledger,
-            generator=generator,
-        )
