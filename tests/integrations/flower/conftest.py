@@ -1,5 +1,7 @@
 """A small federation, and nodes for its agents."""
 
+from importlib import import_module
+
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -62,7 +64,9 @@ def grid_of(tmp_path):
             if state is not None:
                 state.mkdir(exist_ok=True)
             config = settings.to_run_config()
-            nodes.append(FakeNode(100 + agent, agent, config, state=state))
+            name = settings.apps["client"]
+            app = import_module(f"botorch_dp.integrations.flower.{name}").app
+            nodes.append(FakeNode(100 + agent, agent, config, state=state, app=app))
         return FakeGrid(nodes)
 
     return make

@@ -5,6 +5,7 @@ from flwr.app import Message
 
 from botorch_dp import DPFTSDE, DPFTSServer
 from botorch_dp.integrations.flower.messages import Answer
+from botorch_dp.integrations.flower.secure_server_app import SecureDeployment
 from botorch_dp.integrations.flower.server_app import Deployment
 from examples.flower_on_one_machine import demo
 
@@ -12,13 +13,17 @@ CPU = torch.device("cpu")
 
 
 def deploy(settings, grid):
-    deployment = Deployment(settings)
+    secure = settings.trust == "aggregation"
+    deployment = (SecureDeployment if secure else Deployment)(settings)
     deployment.run(grid)
     return torch.stack(deployment.broadcasts)
 
 
-def simulate(settings, absent=None):
-    """Return the broadcasts of the simulation; agents are absent by round."""
+def simulate(settings, absent=None, late=None):
+    """Return the broadcasts of the simulation.
+
+    Agents are absent by round, or late: they evaluate, and their vectors do not count.
+    """
     N = settings.federation.num_agents
     opt = DPFTSDE(
         settings.federation,
@@ -27,6 +32,8 @@ def simulate(settings, absent=None):
         noise_multiplier=settings.noise_multiplier,
         sampling_rate=settings.sampling_rate,
         sample_size=settings.sample_size,
+        trust=settings.trust,
+        num_honest=settings.num_honest,
         sensitivity=settings.sensitivity,
         seed=settings.seed,
         generator=torch.Generator(device="cpu").manual_seed(settings.seed),
@@ -37,7 +44,9 @@ def simulate(settings, absent=None):
         scores = torch.stack([demo.score(agent, X[agent]) for agent in range(N)])
         where = torch.ones(N, dtype=torch.bool, device="cpu")
         where[(absent or {}).get(number, [])] = False
-        opt.tell(scores, where)
+        answers = where.clone()
+        answers[(late or {}).get(number, [])] = False
+        opt.tell(scores, where, answers)
         number += 1
     return opt.result().broadcasts
 

@@ -30,13 +30,16 @@ class FakeNode:
         self.state = RecordDict()
         self.public_key = b""
         self.connected = True
-        self.silent = set()  # rounds in which it does not receive the message
-        self.slow = set()  # rounds in which it answers too late
-        self.tamper = {}  # by round: what is done to its reply
+        # Rounds, or pairs of a round and a stage of its secure sum.
+        self.silent = set()  # in which it does not receive the message
+        self.slow = set()  # in which it answers too late
+        self.tamper = {}  # what is done to its reply, by round
 
     def handle(self, message):
         number = int(message.metadata.group_id)
-        if number in self.silent:
+        stage = message.content.get("question", {}).get("stage")
+        moments = [number, (number, stage)]
+        if not self.silent.isdisjoint(moments):
             return []
         context = Context(
             run_id=1,
@@ -50,9 +53,10 @@ class FakeNode:
         except Exception as error:  # as Flower does
             replies = [Message(Error(code=1, reason=str(error)), reply_to=message)]
         self.state = context.state
-        if number in self.tamper:
-            replies = self.tamper[number](message, replies[0])
-        return [] if number in self.slow else replies
+        for moment in moments:
+            if moment in self.tamper:
+                replies = self.tamper[moment](message, replies[0])
+        return replies if self.slow.isdisjoint(moments) else []
 
 
 class FakeGrid(Grid):
