@@ -31,9 +31,15 @@ _KILL_AFTER = 3  # rounds
 
 
 def demo_settings(
-    folder: Path, *, agents: int, rounds: int, timeout: float, seed: int | None = None
+    folder: Path,
+    *,
+    agents: int,
+    rounds: int,
+    timeout: float,
+    seed: int | None = None,
+    secure: bool = False,
 ) -> DeploymentSettings:
-    """Return the settings of the demonstration."""
+    """Return the settings of the demonstration, with secure sums or without."""
     federation = Federation(
         num_agents=agents,
         lower=(0.0, 0.0),
@@ -49,6 +55,7 @@ def demo_settings(
         clip_norm=5.0,
         noise_multiplier=1.0,
         sampling_rate=0.5,
+        trust="aggregation" if secure else "server",
         output=str(folder / "server"),
         scores="examples.flower_on_one_machine.demo:score",
         timeout=timeout,
@@ -78,6 +85,7 @@ class _Options:
     tls: bool
     kill: bool
     vote: bool
+    secure: bool
     timeout: float
     output: Path | None
 
@@ -96,6 +104,9 @@ def _parse(arguments: Sequence[str] | None) -> _Options:
     )
     parser.add_argument(
         "--vote", action="store_true", help="hold a vote instead of DP-FTS-DE"
+    )
+    parser.add_argument(
+        "--secure", action="store_true", help="show the server sums of vectors only"
     )
     parser.add_argument(
         "--timeout", type=float, default=30.0, help="of a round in seconds, default: 30"
@@ -124,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             agents=options.agents,
             rounds=options.rounds,
             timeout=options.timeout,
+            secure=options.secure,
         )
         print(f"starting a superlink and {options.agents} supernodes on 127.0.0.1")
         with loopback(folder, settings, tls=options.tls) as whole:

@@ -463,6 +463,50 @@ class TestAggregation:
         with pytest.raises(InvalidArgumentError, match=message):
             server(**{"trust": "aggregation", **kwargs})
 
+    def test_shares_of_agents_add_up(self):
+        """As a protocol adds them, with each agent at its own server."""
+        kwargs = {"noise_multiplier": 1e-8, "sampling_rate": 1.0}
+        made, agents = self.made(**kwargs), [self.made(**kwargs) for _ in range(N)]
+        messages = 5 * torch.randn(N, M, generator=seeded(2), **DOUBLE)
+        for number in range(2):
+            assert made.charge_round() == number
+            shares = [
+                agents[n].share(messages[n], agent=n, number=number) for n in range(N)
+            ]
+            broadcast = made.release_sum(torch.stack(shares).sum(dim=0))
+            rows = made._contributions(messages, number)
+            expected = rows.sum(dim=0).reshape(P, M)
+            assert torch.allclose(broadcast, expected, rtol=0, atol=1e-5)
+            assert torch.equal(made.broadcast, broadcast)
+            assert made.num_broadcasts == number + 1
+        assert all(not len(agent.ledger) for agent in agents)
+
+    def test_a_charged_round_is_over(self):
+        made = self.made(num_rounds=2)
+        zeros = torch.zeros(P * M, dtype=torch.int64, device=DEVICE)
+        with pytest.raises(OptimizerStateError, match="call charge_round"):
+            made.release_sum(zeros)
+        made.charge_round()
+        made.release_sum(zeros)
+        with pytest.raises(OptimizerStateError, match="call charge_round"):
+            made.release_sum(zeros)
+        assert made.broadcast is not None
+        assert made.charge_round() == 1
+        assert made.broadcast is None
+        assert made.done
+        with pytest.raises(OptimizerStateError, match="have been released"):
+            made.charge_round()
+        assert made.certificate("the protocol holds").num_releases == 2
+        assert "the protocol holds" in str(made.certificate("the protocol holds"))
+
+    def test_a_trusted_server_has_no_shares(self):
+        made = server()
+        with pytest.raises(OptimizerStateError, match="need trust='aggregation'"):
+            made.charge_round()
+        with pytest.raises(OptimizerStateError, match="need trust='aggregation'"):
+            made.share(torch.zeros(M, **DOUBLE), agent=0, number=0)
+        assert made.num_broadcasts == 0
+
     @pytest.mark.parametrize("honest", ["all", "half"])
     def test_audit_of_a_broadcast(self, honest):
         """One agent's vector along one axis; others know theirs."""
