@@ -50,6 +50,17 @@ def test_a_damaged_file(federation, node_of, tmp_path, caplog, kind):
     assert "weights_only" not in str(raised.value) + caplog.text
 
 
+def test_an_older_file(federation, node_of, tmp_path):
+    """It does not say which sums the agent has given its share to."""
+    ask(node_of(state=tmp_path), federation, 0)
+    path = agent_file(tmp_path, 2, NAME)
+    stored = torch.load(path, weights_only=True)
+    del stored["given"]
+    torch.save(stored, path)
+    assert FileStore(path).load().given == -1
+    assert not ask(node_of(state=tmp_path), federation, 1).has_error()
+
+
 def test_another_experiment_begins_anew(federation, node_of):
     counted.points = 0
     node = node_of(scores=f"{counted.__module__}:counted")
