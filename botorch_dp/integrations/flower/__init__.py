@@ -2,7 +2,9 @@
 
 The client sides (:mod:`botorch_dp.integrations.flower.client_app` and
 :mod:`~botorch_dp.integrations.flower.vote_client_app`) import torch, numpy and flwr
-only, because a ``flower-supernode`` starts a new Python for every message.
+only, because a ``flower-supernode`` starts a new Python for every message. Without a
+trusted server (:mod:`~botorch_dp.integrations.flower.secure_client_app`), agents draw
+noise, so they import the privacy core as well.
 """
 
 from typing import TYPE_CHECKING

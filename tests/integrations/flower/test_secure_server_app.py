@@ -115,7 +115,9 @@ class TestNoise:
         broadcasts = deploy(settings, grid_of(settings))
         server = SecureDeployment(settings).server
         stds = torch.tensor(
-            [server.noise_std(number) for number in range(4)], dtype=torch.float64
+            [server.noise_std(number) for number in range(4)],
+            dtype=torch.float64,
+            device="cpu",
         )
         # All four add shares, of which three would be enough.
         assert float(stds[0]) == pytest.approx(
@@ -405,11 +407,12 @@ class TestAnAgent:
 
 @pytest.mark.parametrize("num_agents", [20, 100])
 def test_messages_pass_the_gateway(num_agents):
-    """An object of a call may have 1 MB; most messages stay under 64 kB."""
+    """They stay under 64 kB, although an object of a call may have 1 MB."""
+    zeros = torch.zeros(400, dtype=torch.int64, device="cpu")
     share, items = b"x" * (12 + 72 + 16), range(num_agents)
     answers = [
         SumAnswer(0, 0, SHARES, dict.fromkeys(items, share)),
-        SumAnswer(0, 0, VECTOR, {0: vector_to_bytes(torch.zeros(400).long())}),
+        SumAnswer(0, 0, VECTOR, {0: vector_to_bytes(zeros)}),
         SumAnswer(0, 0, REVEAL, dict.fromkeys(items, b"x" * 36)),
     ]
     for answer in answers:
