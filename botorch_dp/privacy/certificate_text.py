@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from botorch_dp.privacy.certificate import Certificate
 
 WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
+# How an assumption begins that says who sees exact data.
+_STATED_TRUST = ("local:", "central", "secure aggregation:")
 # Who is protected, by unit; every other unit is "every <unit>".
 _WHO = {
     "agent": "every agent with all its data",
@@ -135,7 +137,7 @@ def excluded(certificate: "Certificate") -> tuple[str, ...]:
 
 def trust(certificate: "Certificate") -> str:
     """Return who sees exact data."""
-    stated = (t for t in certificate.assumptions if t.startswith(("local:", "central")))
+    stated = (t for t in certificate.assumptions if t.startswith(_STATED_TRUST))
     return next(stated, _TRUST)
 
 

@@ -15,6 +15,7 @@ from botorch_dp.exceptions import (
 from botorch_dp.optimizers import DPFTSServer
 from botorch_dp.optimizers.fts.weights import ExplorationWeights
 from botorch_dp.privacy import PrivacyAccountant, audit_epsilon, audit_mu
+from botorch_dp.privacy.certificate_text import trust
 from tests.optimizers.problems import DEVICE, DOUBLE, seeded
 
 N, P, M, S = 12, 4, 5, 3.0
@@ -447,6 +448,7 @@ class TestAggregation:
         text = str(made.certificate())
         assert "at least 10 agents" in text
         assert "central:" not in text
+        assert trust(made.certificate()).startswith("secure aggregation: nobody sees")
         assert made.certificate().parameters["num_honest"] == 10
 
     @pytest.mark.parametrize(
