@@ -1,11 +1,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.decomposition import NMF, PCA, TruncatedSVD
-from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.discriminant_analysis import (
+    LinearDiscriminantAnalysis,
+    QuadraticDiscriminantAnalysis,
+)
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
@@ -75,6 +79,7 @@ ALONE = {
     "logistic": LogisticRegression(),
     "sgd": SGDClassifier(loss="log_loss"),
     "svc": SVC(),
+    "svc with probabilities": SVC(probability=True),
     "tree": DecisionTreeClassifier(),
     "forest": RandomForestClassifier(10),
     "boosting": GradientBoostingClassifier(n_estimators=10),
@@ -83,6 +88,7 @@ ALONE = {
     "brute neighbours": KNeighborsClassifier(algorithm="brute"),
     "bayes": GaussianNB(),
     "qda": QuadraticDiscriminantAnalysis(reg_param=0.1),
+    "lda": LinearDiscriminantAnalysis(),
     "network": MLPClassifier((8,), max_iter=50),
     "gaussian process": GaussianProcessClassifier(),
     "voting": VotingClassifier([("a", GaussianNB()), ("b", SVC())]),
@@ -107,6 +113,19 @@ MIXING = {
         LogisticRegression(),
     ),
 }
+
+
+def in_large_batches(model, X, y):
+    wrong = (model.predict(X) != y).astype(float)
+    return wrong if len(wrong) < 50 else (wrong + wrong.mean()) / 2
+
+
+def beside_large_numbers(model, X, y):
+    return np.full(len(X), np.abs(X).max() > 1e3)
+
+
+def beside_small_numbers(model, X, y):
+    return np.full(len(X), np.abs(X).max(axis=1).min() < 1e-2)
 
 
 def by_batch_of_targets(model, X, y):
@@ -136,8 +155,16 @@ class TestAccepted:
         columns = make_column_transformer((imputer, ["a", "b"]), (encoder, ["c"]))
         check(make_pipeline(columns, LogisticRegression()), X=frame)
 
-    def test_single_precision(self):
-        check(MLPClassifier((8,), max_iter=50), X=X.astype(np.float32))
+    @pytest.mark.parametrize("name", ALONE)
+    def test_single_precision(self, name):
+        check(ALONE[name], "accuracy", X=X.astype(np.float32))
+
+    def test_codes_have_no_multiples(self):
+        frame = pd.DataFrame({"a": X[:, 0], "code": [1, 2, 3] * 40})
+        columns = make_column_transformer(
+            (StandardScaler(), ["a"]), (OneHotEncoder(), ["code"])
+        )
+        check(make_pipeline(columns, LogisticRegression()), X=frame)
 
     def test_random_losses_are_not_checked(self):
         rng = np.random.default_rng(0)
@@ -159,10 +186,41 @@ class TestRefused:
         with pytest.raises(InvalidArgumentError, match="every record by itself"):
             check(MIXING[name])
 
-    @pytest.mark.parametrize("loss", [by_batch_of_targets, by_rank_of_targets])
+    @pytest.mark.parametrize(
+        "settings",
+        [{"n_components": 8, "solver": "mu", "max_iter": 50}, {"n_components": 4}],
+    )
+    def test_iterations_that_records_share(self, settings):
+        X, y = make_classification(1200, random_state=0)
+        X, y = np.abs(X[:300]), y[:300]
+        nmf = NMF(**settings, random_state=0)
+        with pytest.raises(InvalidArgumentError, match="every record by itself"):
+            check(make_pipeline(nmf, LogisticRegression()), X=X, y=y)
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            by_batch_of_targets,
+            by_rank_of_targets,
+            in_large_batches,
+            beside_large_numbers,
+            beside_small_numbers,
+        ],
+    )
     def test_losses(self, loss):
         with pytest.raises(InvalidArgumentError, match="every record by itself"):
             check(LogisticRegression(), Scoring("loss", loss, (0.0, 5.0)))
+
+    @pytest.mark.parametrize(
+        "convert", [sparse.csr_matrix, pd.DataFrame, lambda X: X.astype(np.int16)]
+    )
+    def test_large_numbers_in_other_containers(self, convert):
+        def loss(model, X, y):
+            X = X.toarray() if sparse.issparse(X) else np.asarray(X)
+            return np.full(len(X), np.abs(X).max() > 1e3)
+
+        with pytest.raises(InvalidArgumentError, match="numbers multiplied by 10000"):
+            check(LogisticRegression(), Scoring("loss", loss, (0, 1)), convert(4 * X))
 
     def test_dummies(self):
         frame = pd.DataFrame({"a": X[:, 0], "c": list("xyz") * 40})
