@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -51,8 +51,10 @@ class Evaluation:
             under a model whose training fails.
         limits: When to stop before the next model.
         num_fits: The number of models trained so far.
-        is_checked: Whether training records have shown that the first model does not
-            mix records.
+        kind_of: Returns the categories of a candidate. The first model of every kind
+            is checked not to mix records, because another step may do what the first
+            one does not.
+        checked: The kinds that were checked.
         seconds_per_fit: How long the first model took to train, if that was measured.
     """
 
@@ -65,7 +67,8 @@ class Evaluation:
     points_are_private: bool = False
     limits: Limits = field(default_factory=Limits)
     num_fits: int = 0
-    is_checked: bool = False
+    kind_of: Callable[[Params], Any] = lambda params: None
+    checked: list[Any] = field(default_factory=list)
     seconds_per_fit: float | None = None
 
     @property
@@ -97,7 +100,6 @@ class Evaluation:
         with contextlib.closing(self._columns(candidates)) as found:
             for column in found:
                 columns.append(column)
-                self.is_checked = True
                 self.num_fits += 1
                 self.limits.num_fits += 1
                 self.bar.update()
@@ -113,17 +115,17 @@ class Evaluation:
         """
         own = not self.points_are_private and may_use_threads(self.n_jobs)
         if own and self.seconds_per_fit is None:
-            yield self._scored(self._timed_fit(candidates[0]))
+            yield self._scored(self._timed_fit(candidates[0]), candidates[0])
             candidates = candidates[1:]
         if own and candidates and trains_fast(self.seconds_per_fit):
             size = joblib.effective_n_jobs(self.n_jobs)
             for start in range(0, len(candidates), size):
+                together = candidates[start : start + size]
                 models = in_threads(
-                    partial(_fitted, self.estimator, training=self.training),
-                    candidates[start : start + size],
+                    partial(_fitted, self.estimator, training=self.training), together
                 )
-                while models:
-                    yield self._scored(models.pop(0))
+                for params in together:
+                    yield self._scored(models.pop(0), params)
         elif candidates:
             yield from self._in_processes(candidates)
 
@@ -134,9 +136,18 @@ class Evaluation:
         self.seconds_per_fit = now() - start
         return model
 
-    def _scored(self, model: Any) -> Array:
+    def _scored(self, model: Any, params: Params) -> Array:
+        is_new = self._is_new(params)
         with Surroundings().entered():
-            return _scored(model, self.private, self.scoring, not self.is_checked)
+            return _scored(model, self.private, self.scoring, is_new)
+
+    def _is_new(self, params: Params) -> bool:
+        """Return whether a candidate is the first of its kind, from now on checked."""
+        kind = self.kind_of(params)
+        if kind in self.checked:
+            return False
+        self.checked.append(kind)
+        return True
 
     def _in_processes(
         self, candidates: Sequence[Params]
@@ -151,9 +162,9 @@ class Evaluation:
                 self.private,
                 self.scoring,
                 self.points_are_private,
-                not self.is_checked and number == 0,
+                not self.points_are_private and self._is_new(params),
             )
-            for number, params in enumerate(candidates)
+            for params in candidates
         )
         if is_serial(self.n_jobs):
             yield from (_fit_and_score(*task) for task in tasks)
@@ -191,12 +202,20 @@ class Evaluation:
         """Return a model with these parameters, fitted on the training records."""
         return _fitted(self.estimator, params, self.training)
 
-    def try_on(self, params: Params) -> None:
-        """Raise any error of the model or the loss, using training records only."""
-        model = self.fitted(params)
-        self.scoring.try_on(model, self.private.of_training)
-        check_independence(self.scoring, model, self.private.witnesses)
-        self.is_checked = True
+    def try_on(self, candidates: Sequence[Params]) -> None:
+        """Raise any error of the loss, using training records only.
+
+        One model of every kind is trained. The first one must not fail.
+        """
+        for params in filter(self._is_new, candidates):
+            try:
+                model = self.fitted(params)
+            except Exception:
+                if params is candidates[0]:
+                    raise
+                continue  # where training fails, all records have the largest loss
+            self.scoring.try_on(model, self.private.of_training)
+            check_independence(self.scoring, model, self.private.witnesses)
 
 
 def progress_bar(name: str, verbose: int | None) -> tqdm:
@@ -234,7 +253,7 @@ def _fit_and_score(
     private: Records,
     scoring: Scoring | CandidateScoring,
     point_is_private: bool,
-    is_first: bool,
+    is_new: bool,
 ) -> Array:
     with surroundings.entered():
         if point_is_private:
@@ -248,15 +267,15 @@ def _fit_and_score(
                 return scoring.worst_losses(private.num_persons)
         else:
             model = _fitted(estimator, params, training)
-            return _scored(model, private, scoring, is_first)
+            return _scored(model, private, scoring, is_new)
         return scoring.private_losses(model, private)
 
 
 def _scored(
-    model: Any, private: Records, scoring: Scoring | CandidateScoring, is_first: bool
+    model: Any, private: Records, scoring: Scoring | CandidateScoring, is_new: bool
 ) -> Array:
     # Errors may show on training records, never on private ones.
     scoring.try_on(model, private.of_training)
-    if is_first:
+    if is_new:
         check_independence(scoring, model, private.witnesses)
     return scoring.private_losses(model, private, is_tried=True)

@@ -180,9 +180,9 @@ class CandidateChoice:
         )
 
     @property
-    def first(self) -> Params:
-        """The first candidate."""
-        return self._candidates[0]
+    def candidates(self) -> list[Params]:
+        """The candidates, all of which are different."""
+        return self._candidates
 
     @property
     def released(self) -> tuple[Params, float | None] | None:

@@ -350,6 +350,7 @@ class PrivateSearch(SearchOfFiles):
                 n_jobs=self.n_jobs,
                 bar=bar,
                 points_are_private=points_are_private,
+                kind_of=space.kind_of,
                 limits=limits,
             )
             search = StagedSearch(

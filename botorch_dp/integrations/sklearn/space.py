@@ -99,6 +99,16 @@ class SearchSpace:
         """Return the first branch that contains a point."""
         return next(branch for branch in self.branches if params in branch)
 
+    def kind_of(self, params: Params) -> Params:
+        """Return the parameters of a point that are not numbers, which gradients keep.
+
+        Points of one kind differ in numbers alone.
+        """
+        # A number may be outside its range by a rounding error.
+        branches = (branch for branch in self.branches if params in branch)
+        numbers = next(branches, self.widest).numbers
+        return {name: params[name] for name in params if name not in numbers}
+
     def candidates(
         self, count: int, *, first: Params | None, seed: int
     ) -> list[Params]:

@@ -126,7 +126,7 @@ class StagedSearch:
         )
         if choice is not None:
             if self._evaluation.points_are_private:  # errors must show beforehand
-                self._evaluation.try_on(choice.first)
+                self._evaluation.try_on(choice.candidates)
             self._take_steps(choice.run, choice.losses)
         # A released choice without numbers has no gradients. Their share is not spent.
         if gradients is not None and self._branch.numbers:
@@ -242,8 +242,7 @@ class StagedSearch:
     @property
     def _fixed(self) -> Params:
         """The parameters at the start that gradients do not change."""
-        start, numbers = self._start, self._branch.numbers
-        return {name: start[name] for name in start if name not in numbers}
+        return self._task.space.kind_of(self._start)
 
     @property
     def _branch(self) -> Branch:

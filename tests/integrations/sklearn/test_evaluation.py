@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from tqdm import tqdm
 
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.integrations.sklearn import stopping
+from botorch_dp.integrations.sklearn import stopping, training_threads
 from botorch_dp.integrations.sklearn.evaluation import Evaluation, progress_bar
 from botorch_dp.integrations.sklearn.metrics import squared_errors
 from botorch_dp.integrations.sklearn.record_losses import Scoring
@@ -129,10 +129,57 @@ class TestErrors:
 
         for call in (
             lambda e: e.losses([{"shift": 0.0}]),
-            lambda e: e.try_on({"shift": 0.0}),
+            lambda e: e.try_on([{"shift": 0.0}]),
         ):
             with pytest.raises(InvalidArgumentError, match="one loss for each record"):
                 call(evaluation(mean_loss))
+
+
+class TestKinds:
+    """The first model of every kind is checked not to mix records."""
+
+    CANDIDATES = (
+        {"shift": 0.0, "times": 1},
+        {"shift": 1.0, "times": 1},
+        {"shift": 2.0, "times": 2},
+    )
+
+    @pytest.fixture
+    def checked(self, monkeypatch):
+        models = []
+        module = "botorch_dp.integrations.sklearn.evaluation.check_independence"
+        monkeypatch.setattr(module, lambda _, model, __: models.append(model.shift))
+        return models
+
+    @pytest.mark.parametrize("backend", [None, "all at once"])
+    def test_losses(self, backend, checked):
+        joblib.register_parallel_backend("all at once", AllAtOnce)
+        evaluated = evaluation(kind_of=lambda params: params["times"])
+        with joblib.parallel_config(backend=backend or "loky"):
+            evaluated.losses(self.CANDIDATES)
+            evaluated.losses(self.CANDIDATES)
+        assert checked == [0.0, 2.0]
+
+    def test_threads(self, checked, monkeypatch):
+        monkeypatch.setattr(training_threads, "_FAST", 60.0)
+        evaluated = evaluation(kind_of=lambda params: params["times"])
+        evaluated.n_jobs = 2
+        evaluated.losses(self.CANDIDATES)
+        assert checked == [0.0, 2.0]
+
+    def test_private_points(self, checked):
+        """All kinds are tried beforehand, as far as they can be trained."""
+        evaluated = evaluation(
+            points_are_private=True, kind_of=lambda params: params["times"]
+        )
+        evaluated.try_on([*self.CANDIDATES, {"shift": 6.0, "times": 3}])
+        assert checked == [0.0, 2.0]
+        evaluated.losses([{"shift": 3.0, "times": 4}])
+        assert checked == [0.0, 2.0]
+
+    def test_the_first_model_must_not_fail(self):
+        with pytest.raises(FloatingPointError, match="diverged at 6"):
+            evaluation().try_on([{"shift": 6.0}])
 
 
 class TestLimits:

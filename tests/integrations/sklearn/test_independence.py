@@ -38,7 +38,6 @@ from sklearn.tree import DecisionTreeClassifier
 from botorch_dp import ApproxDP, PureDP
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn import PrivateSearch
-from botorch_dp.integrations.sklearn.evaluation import Evaluation
 from botorch_dp.integrations.sklearn.independence import check_independence
 from botorch_dp.integrations.sklearn.metrics import named_scoring
 from botorch_dp.integrations.sklearn.record_losses import Scoring
@@ -69,6 +68,10 @@ class Batch(TransformerMixin, BaseEstimator):
 
     def transform(self, X):
         return self.function(np.asarray(X))
+
+
+def normalized(X):
+    return (X - X.mean(0)) / (X.std(0) + 1e-3)
 
 
 def ranked(X):
@@ -103,9 +106,7 @@ ALONE = {
 }
 MIXING = {
     "ranks": make_pipeline(Batch(ranked), LogisticRegression()),
-    "batch norm": make_pipeline(
-        Batch(lambda X: (X - X.mean(0)) / (X.std(0) + 1e-3)), LogisticRegression()
-    ),
+    "batch norm": make_pipeline(Batch(normalized), LogisticRegression()),
     "cumulative": make_pipeline(Batch(lambda X: X.cumsum(0)), LogisticRegression()),
     "nmf": make_pipeline(
         MinMaxScaler(clip=True),
@@ -173,6 +174,15 @@ class TestAccepted:
             Scoring("r", lambda m, X, y: rng.random(len(X)), (0, 1)),
         )
 
+    def test_rounding_in_single_precision(self):
+        def loss(model, X, y):
+            return np.abs(X[:, 0]) + 1e-7 * (X[0, 0] == X[1, 0])
+
+        scoring = Scoring("padded", loss, (0.0, 1.0))
+        check(LogisticRegression(), scoring, X=X.astype(np.float32))
+        with pytest.raises(InvalidArgumentError, match="every record by itself"):
+            check(LogisticRegression(), scoring)
+
     @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
     def test_few_training_records(self, count):
         scoring = Scoring("loss", lambda model, X, y: np.abs(X[:, 0]), (0.0, 1.0))
@@ -186,16 +196,26 @@ class TestRefused:
         with pytest.raises(InvalidArgumentError, match="every record by itself"):
             check(MIXING[name])
 
+    def test_a_random_part_hides_nothing(self):
+        rng = np.random.default_rng(0)
+
+        def loss(model, X, y):
+            return np.mean(X[:, 0]) + 1e-7 * rng.random(len(X))
+
+        with pytest.raises(InvalidArgumentError, match="every record by itself"):
+            check(LogisticRegression(), Scoring("loss", loss, (-1.0, 1.0)))
+
+    @pytest.mark.parametrize("C", [1e-4, 1.0, 1e4])
     @pytest.mark.parametrize(
         "settings",
         [{"n_components": 8, "solver": "mu", "max_iter": 50}, {"n_components": 4}],
     )
-    def test_iterations_that_records_share(self, settings):
+    def test_iterations_that_records_share(self, settings, C):
         X, y = make_classification(1200, random_state=0)
         X, y = np.abs(X[:300]), y[:300]
         nmf = NMF(**settings, random_state=0)
         with pytest.raises(InvalidArgumentError, match="every record by itself"):
-            check(make_pipeline(nmf, LogisticRegression()), X=X, y=y)
+            check(make_pipeline(nmf, LogisticRegression(C=C)), X=X, y=y)
 
     @pytest.mark.parametrize(
         "loss",
@@ -270,13 +290,34 @@ class TestRefused:
             search.fit(X[:60], Y[:60], X_val=X[60:], y_val=Y[60:])
 
 
-def test_only_the_first_model_is_checked(monkeypatch):
+@pytest.mark.parametrize("method", ["auto", "stable", "dp-gibo", "kusner"])
+def test_the_second_choice(method):
+    """A step that mixes records is found, though the first choice does not."""
+    search = PrivateSearch(
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        {
+            "standardscaler": [StandardScaler(), Batch(normalized)],
+            "logisticregression__C": (1e-3, 1e3, "log"),
+        },
+        ApproxDP(epsilon=1.0, delta=1e-5),
+        method=method,
+        num_candidates=None if method == "auto" else 8,
+        method_options={"correlation": 0.9} if method == "kusner" else None,
+    )
+    with pytest.raises(InvalidArgumentError, match="every record by itself"):
+        search.fit(X[:60], Y[:60], X_val=X[60:], y_val=Y[60:])
+
+
+def test_one_model_of_every_kind_is_checked(monkeypatch):
     calls = []
     module = "botorch_dp.integrations.sklearn.evaluation.check_independence"
     monkeypatch.setattr(module, lambda *args: calls.append(args))
-    assert "is_checked" in Evaluation.__dataclass_fields__
     search = PrivateSearch(
-        LogisticRegression(), {"C": [0.1, 1.0]}, PureDP(1.0), method="stable"
+        LogisticRegression(),
+        {"C": (1e-3, 1e3, "log"), "fit_intercept": [True, False]},
+        PureDP(1.0),
+        method="stable",
+        num_candidates=16,
     )
     search.fit(X[:60], Y[:60], X_val=X[60:], y_val=Y[60:])
-    assert len(calls) == 1
+    assert len(calls) == 2

@@ -224,3 +224,12 @@ class TestBranches:
         other = [*KERNELS[:2], {"kernel": ["nothing"]}]
         assert repr(SearchSpace(KERNELS)) == repr(self.space)
         assert repr(SearchSpace(other)) != repr(self.space)
+
+
+def test_kind():
+    """Points of one kind differ in numbers alone."""
+    space = SearchSpace([{"a": (0.0, 1.0), "b": ["x", "y"]}, {"a": [2], "c": (1, 5)}])
+    assert space.kind_of({"a": 0.5, "b": "y"}) == {"b": "y"}
+    assert space.kind_of({"a": 2, "c": 3}) == {"a": 2}
+    assert SearchSpace({"a": (0.0, 1.0)}).kind_of({"a": 1.0 + 1e-16}) == {}
+    assert SearchSpace({"a": (0.0, 1.0)}).kind_of({"a": 1.0 + 1e-12}) == {}

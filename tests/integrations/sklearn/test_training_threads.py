@@ -84,7 +84,7 @@ def test_short_fits(monkeypatch):
     assert len(Diary.threads) > 1
     assert not Diary.together
     assert evaluated.num_fits == 6
-    assert evaluated.is_checked
+    assert len(evaluated.checked) == 1
     first = evaluated.seconds_per_fit
     evaluated.losses(CANDIDATES[:2])
     assert evaluated.seconds_per_fit == first  # it decides once
