@@ -165,6 +165,27 @@ MISTAKES = {
         InvalidArgumentError,
         r"groups must be as long as X_val.*60 names, got 2",
     ),
+    "a dict for the persons of records": (
+        lambda: search().fit(*TRAIN, **PRIVATE, groups=dict.fromkeys(range(60), "Ann")),
+        InvalidArgumentError,
+        r"groups must be an array or list .* in the order of X_val, got a dict.*Write "
+        r"groups=\[names\[key\] for key in keys\]",
+    ),
+    "a set for the persons of records": (
+        lambda: search().fit(*TRAIN, **PRIVATE, groups={*range(60)}),
+        InvalidArgumentError,
+        r"groups must be an array or list .* in the order of X_val, got a set",
+    ),
+    "a score of other persons": (
+        lambda: (
+            search()
+            .fit(*TRAIN, **PRIVATE, groups=[i // 2 for i in range(60)])
+            .private_score(**PRIVATE, groups=[*range(60)], guarantee=GUARANTEE)
+        ),
+        InvalidArgumentError,
+        r"private_score needs the private records of fit, 30 persons with 60 records, "
+        r"got 60 persons with 60 records",
+    ),
     "a bound on the records of persons whom nobody names": (
         lambda: fit(max_records_per_person=3),
         InvalidArgumentError,

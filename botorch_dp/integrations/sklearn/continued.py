@@ -21,8 +21,10 @@ from botorch_dp.integrations.sklearn.independence import check_independence
 from botorch_dp.integrations.sklearn.legs import Leg, fresh_seed, part_of, seeded
 from botorch_dp.integrations.sklearn.methods import ADJACENCY
 from botorch_dp.integrations.sklearn.people import (
+    check_same_count,
     check_same_unit,
     check_unit,
+    counted,
     people_of,
 )
 from botorch_dp.integrations.sklearn.record_losses import Scoring
@@ -96,7 +98,7 @@ class ContinuedSearch(ShownSearch):
         released there.
 
         Args:
-            X_val: The inputs of the private records, as in ``fit``.
+            X_val: The inputs of the private records, the same as in ``fit``.
             y_val: The targets of the private records.
             groups: The names of their persons; needed if ``fit`` was given groups.
             guarantee: The guarantee of what is released from now on; by default what
@@ -181,7 +183,7 @@ class ContinuedSearch(ShownSearch):
         and ``noise_std`` is an estimate.
 
         Args:
-            X_val: The inputs of the private records.
+            X_val: The inputs of the private records, the same as in ``fit``.
             y_val: The targets of the private records.
             groups: The names of their persons; needed if ``fit`` was given groups.
             guarantee: The guarantee of this release. The cap of the ledger must allow
@@ -213,6 +215,8 @@ class ContinuedSearch(ShownSearch):
             schema=schema,
             people=people_of(groups, X_val, self.max_records_per_person),
         )
+        now = counted(records.people, num_records=len(records))
+        check_same_count("private_score", self._counted_by_fit, now)
         scoring = for_records(scoring, records)
         warn_of_large_delta(guarantee, records.num_persons)
         settings: dict[str, Any] = {
@@ -294,6 +298,11 @@ class ContinuedSearch(ShownSearch):
         known = vars(self).get("_in_this_process")
         return known if isinstance(known, Remembered) else Remembered()
 
+    @property
+    def _counted_by_fit(self) -> str | None:
+        """How many private records the fit had; a copy of the search knows it too."""
+        return vars(self).get("_num_private")
+
     def _make_scoring(self, training_targets: Any) -> Scoring | CandidateScoring:
         return make_scoring(
             self.scoring,
@@ -315,7 +324,7 @@ class ContinuedSearch(ShownSearch):
     def _forget(self) -> None:
         """Drop the results of an earlier fit."""
         names = [name for name in vars(self) if name.endswith("_")]
-        for name in [*names, "_in_this_process", "_num_legs"]:
+        for name in [*names, "_in_this_process", "_num_legs", "_num_private"]:
             self.__dict__.pop(name, None)
 
     def _publish(

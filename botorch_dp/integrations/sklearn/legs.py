@@ -47,6 +47,11 @@ class Leg:
         """Whether this is a fit, or the rest of one."""
         return self.number == 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this begins with a fit, which forgets earlier ones."""
+        return self.is_first and self.state is None
+
 
 def warn_of_end(search: StagedSearch, stopped: str | None) -> None:
     """Say what the results of a search are if it did not go as planned.

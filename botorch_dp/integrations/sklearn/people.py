@@ -22,6 +22,7 @@ twice. Names are therefore compared by their content, each read by itself: ``7``
 to combine persons is safe.
 """
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +121,13 @@ def people_of(groups: Any, X_val: Any, max_records: int | None) -> People | None
             "groups must be a one-dimensional array or list with the name of the "
             f"person of every private record, such as a column of a table, got {found}."
         )
+    if isinstance(groups, Mapping | Set):
+        raise InvalidArgumentError(
+            "groups must be an array or list with the name of the person of every "
+            f"private record, in the order of X_val, got a {type(groups).__name__}, "
+            "whose elements are in no such order. Write groups=[names[key] for key in "
+            "keys], with the keys of the records in the order of X_val."
+        )
     if len(groups) != num_records:
         raise InvalidArgumentError(
             "groups must be as long as X_val, with the name of the person of every "
@@ -139,6 +147,29 @@ def public_facts(people: People | None, *, num_records: int) -> dict[str, Any]:
     if people is None:
         return {"num_records": num_records}
     return {"unit": "person", "num_persons": people.num_persons}
+
+
+def counted(people: People | None, *, num_records: int) -> str:
+    """Return in words how many private records there are, which is public."""
+    if people is None:
+        return f"{num_records:,} records"
+    return f"{people.num_persons:,} persons with {num_records:,} records"
+
+
+def check_same_count(method: str, of_fit: str | None, now: str) -> None:
+    """Raise if a continuation is visibly not about the private records of the fit.
+
+    Args:
+        method: The name of the method that continues.
+        of_fit: What the fit :func:`counted`; None if that is not known.
+        now: What there is now.
+    """
+    if of_fit not in (None, now):
+        raise InvalidArgumentError(
+            f"{method} needs the private records of fit, {of_fit}, got {now}. Its "
+            "ledger and certificate count what these records have spent: for others, "
+            "start a new search with a ledger of its own."
+        )
 
 
 def check_same_unit(method: str, unit: str, groups: Any) -> None:

@@ -33,7 +33,13 @@ from botorch_dp.integrations.sklearn.methods import (
     check_names,
     choice_of,
 )
-from botorch_dp.integrations.sklearn.people import People, people_of, public_facts
+from botorch_dp.integrations.sklearn.people import (
+    People,
+    check_same_count,
+    counted,
+    people_of,
+    public_facts,
+)
 from botorch_dp.integrations.sklearn.planned import (
     plan_automatically,
     plan_gradients,
@@ -330,12 +336,16 @@ class PrivateSearch(SearchOfFiles):
         check_guarantee("guarantee", leg.guarantee, num_records=_num_samples(X_val))
         check_fit_params(fit_params, X_val, y_val)
         people = people_of(groups, X_val, self.max_records_per_person)
+        num_private = counted(people, num_records=_num_samples(X_val))
+        if not leg.is_new:
+            check_same_count("resume", self._counted_by_fit, num_private)
         points_are_private = self.method == "kusner"
         self._check_limits(points_are_private)
         limits = Limits(self.timeout, self.max_fits)
         task, checkpoint = self._task(leg, space, X, X_val, schema, people)
-        if leg.is_first and leg.state is None:
+        if leg.is_new:
             self._forget()
+        self._num_private = num_private
         self.schema_ = schema
         training = indexable(X, y)
         with progress_bar(self.method, self.verbose) as bar:

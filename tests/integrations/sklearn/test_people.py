@@ -177,6 +177,33 @@ class TestRefusals:
                 with pytest.raises(InvalidArgumentError, match="needs groups="):
                     method(**PRIVATE, guarantee=PureDP(1.0))
 
+    @pytest.mark.parametrize("groups", [np.arange(300), np.zeros(300)])
+    def test_other_persons(self, groups, tmp_path):
+        ledger = Ledger(tmp_path / "ledger", cap=PureDP(9.0))
+        fitted = search(ledger=ledger, guarantee=PureDP(1.0))
+        fitted.fit(*TRAIN, **PRIVATE, groups=GROUPS)
+        again = {**PRIVATE, "groups": groups, "guarantee": PureDP(1.0)}
+        again |= {"X": TRAIN[0], "y": TRAIN[1]}
+        for found in (fitted, pickle.loads(pickle.dumps(fitted))):
+            for method in (found.resume, found.private_score):
+                with pytest.raises(
+                    InvalidArgumentError, match="of fit, 100 persons with 300 records"
+                ):
+                    method(**again)
+        assert len(ledger) == 1
+        fitted.fit(*TRAIN, **PRIVATE, groups=np.arange(300))  # a search of its own
+
+    @pytest.mark.parametrize("groups", [None, GROUPS])
+    def test_part_of_the_records(self, groups):
+        fitted = search(ledger=Ledger(cap=PureDP(9.0)), guarantee=PureDP(1.0))
+        fitted.fit(*TRAIN, **PRIVATE, groups=groups)
+        some = {name: part[:200] for name, part in PRIVATE.items()}
+        if groups is not None:
+            some["groups"] = groups[:200]
+        for method in (fitted.resume, fitted.private_score):
+            with pytest.raises(InvalidArgumentError, match=r"300 records, got .*200 "):
+                method(**some, guarantee=PureDP(1.0))
+
     def test_groups_invented(self):
         fitted = search(ledger=Ledger(cap=PureDP(9.0)), guarantee=PureDP(1.0))
         fitted.fit(*TRAIN, **PRIVATE)
