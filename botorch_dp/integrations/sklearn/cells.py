@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from botorch_dp.integrations.sklearn.plain import (
+    contained,
     in_numpy,
     is_missing,
     is_number,
@@ -122,13 +123,12 @@ def codes_in(categories: Any, reader: Reader, values: Cells) -> npt.NDArray[np.i
 
 
 def _code(known: dict[Any, int], value: Any, intervals: Any) -> int:
-    try:
+    with contained:
         if value in known:
             return known[value]
         place = -1 if intervals is None else intervals.get_loc(value)
-    except Exception:
-        return -1
-    return int(place) if isinstance(place, numbers.Integral) else -1
+        return int(place) if isinstance(place, numbers.Integral) else -1
+    return -1
 
 
 def _reader_of_objects(training: Cells, *, are_words: bool = False) -> Reader:
@@ -173,23 +173,20 @@ def _objects(
     cells: Cells, known: dict[Any, Any], other: Callable[[Any], Any], gap: Any
 ) -> tuple[Cells, Mask]:
     def read(cell: Any) -> Any:
-        try:
-            content = plain(cell)
-            if content is None:
-                return gap
-            return known[content] if _contains(known, content) else other(content)
-        except Exception:  # an object that cannot be converted to text
-            return gap
+        content = plain(cell)
+        with contained:
+            if content is not None:
+                return known[content] if _contains(known, content) else other(content)
+        return gap
 
     values = cells_of([read(cell) for cell in cells.flat])
     return values.reshape(cells.shape), np.zeros(cells.shape, dtype=bool)
 
 
 def _contains(known: dict[Any, Any], content: Any) -> bool:
-    try:
+    with contained:  # it may not be hashable or comparable
         return content in known
-    except Exception:  # it cannot be hashed or compared
-        return False
+    return False
 
 
 def _bytes(content: Any) -> bytes:
@@ -242,10 +239,9 @@ def _pandas_own(cells: Cells, dtype: Any) -> tuple[Cells, Mask]:
     array = dtype.construct_array_type()
 
     def read(cell: Any) -> Any:
-        try:
+        with contained:
             return array._from_sequence([time_of(cell)], dtype=dtype)[0]
-        except Exception:  # the object may raise anything
-            return dtype.na_value
+        return dtype.na_value
 
     values = cells_of([read(cell) for cell in cells.flat])
     return values, np.zeros(len(values), dtype=bool)

@@ -26,6 +26,7 @@ from botorch_dp.integrations.sklearn.cells import (
     reader_of,
 )
 from botorch_dp.integrations.sklearn.plain import (
+    contained,
     is_missing,
     is_number,
     is_truth,
@@ -224,10 +225,9 @@ def _coded(found: list[int], has_gap: bool) -> tuple[Cells, Mask]:
 def _words(cells: Cells) -> tuple[Cells, Mask]:
     def word(cell: Any) -> Any:
         content = cell if isinstance(cell, str) else plain(cell)
-        try:
+        with contained:
             return math.nan if content is None else word_of(content)
-        except Exception:  # an object that cannot be converted to text
-            return math.nan
+        return math.nan
 
     return cells_of([word(cell) for cell in cells]), np.zeros(len(cells), dtype=bool)
 
@@ -245,7 +245,7 @@ def _date(cell: Any, layout: str | None, is_exact: bool) -> np.datetime64:
     pandas would guess the order of day and month; here nothing is guessed.
     """
     nat = np.datetime64("NaT", "us")
-    try:
+    with contained:
         content = cell if is_exact and isinstance(cell, str) else plain(cell)
         if isinstance(content, str | float):
             text = word_of(content).strip()
@@ -258,8 +258,7 @@ def _date(cell: Any, layout: str | None, is_exact: bool) -> np.datetime64:
         # The conversion may overflow: compare in seconds, which both can represent.
         seconds = "datetime64[s]"
         return found if found.astype(seconds) == time.astype(seconds) else nat
-    except Exception:  # the object may raise anything
-        return nat
+    return nat
 
 
 def _isnat(text: str) -> bool:

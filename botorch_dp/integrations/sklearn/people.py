@@ -33,7 +33,7 @@ from sklearn.utils.validation import _num_samples
 from botorch_dp._validation import check_count
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.cells import cells_of
-from botorch_dp.integrations.sklearn.plain import plain, whole_of, word_of
+from botorch_dp.integrations.sklearn.plain import contained, plain, whole_of, word_of
 from botorch_dp.integrations.sklearn.quiet import quiet
 from botorch_dp.privacy import Ledger
 
@@ -217,7 +217,6 @@ def _name(cell: Any) -> int | str | None:
     if whole is not None:
         return whole
     content = plain(cell)
-    try:
+    with contained:
         return None if content is None else word_of(content).strip() or None
-    except Exception:  # the object may raise anything
-        return None
+    return None

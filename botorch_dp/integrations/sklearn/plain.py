@@ -11,6 +11,7 @@ Three things are lost before a cell arrives here: the digits of a whole number b
 first cell, and the unit of a duration among whole numbers.
 """
 
+import contextlib
 import datetime
 import decimal
 import importlib
@@ -29,6 +30,19 @@ _NUMBER = re.compile(
 _TRUTHS = {"true": 1.0, "false": 0.0}
 # The number of digits of a year, a day and a second: 2020, 20201231, 20201231235959.
 _DIGITS_OF_TIMES = (4, 8, 14)
+
+
+class Contained(contextlib.AbstractContextManager["Contained"]):
+    """Suppresses whatever a private cell raises, also ``SystemExit``; only Ctrl-C ends.
+
+    An object decides what its methods raise, and an exception would be a release.
+    """
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        return kind is not None and not issubclass(kind, KeyboardInterrupt)
+
+
+contained = Contained()
 
 
 def is_missing(cell: Any) -> bool:
@@ -70,10 +84,9 @@ def plain(cell: Any) -> Any:
         None for an empty cell; a float for numbers, booleans, durations (their count)
         and text that represents one of them; other text; a timestamp; or the cell.
     """
-    try:
+    with contained:
         return _content(cell)
-    except Exception:  # a hostile object may raise in any of its methods
-        return None
+    return None
 
 
 def _content(cell: Any) -> Any:
@@ -98,10 +111,9 @@ def number_of(cell: Any) -> float:
     content = plain(cell)
     if content is None or isinstance(content, str):
         return math.nan
-    try:
+    with contained:
         return float(content)
-    except Exception:  # the object may raise anything
-        return math.nan
+    return math.nan
 
 
 def whole_of(cell: Any) -> int | None:
@@ -112,7 +124,9 @@ def whole_of(cell: Any) -> int | None:
             return int(cell)
         if isinstance(cell, str) and _WHOLE.fullmatch(cell.strip()):
             return int(cell)
-    except Exception:  # for example too many digits
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # for example too many digits
         return None
     number = number_of(cell)
     return int(number) if math.isfinite(number) and number.is_integer() else None
@@ -145,14 +159,13 @@ def time_of(cell: Any) -> Any:
 def numpys_time_of(cell: Any) -> np.datetime64:
     """Return the time in a cell, converted to UTC if it has a zone, or NaT."""
     time = time_of(cell)
-    try:
+    with contained:
         return np.datetime64("NaT") if time is None else in_numpy(_timestamp(time))
-    except Exception:  # the object may raise anything
-        return np.datetime64("NaT")
+    return np.datetime64("NaT")
 
 
 def numpys_duration_of(cell: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the duration in a cell, or NaT.
+    """Return the duration in a cell as a scalar of this type, or NaT.
 
     Args:
         cell: Any object. A number is a duration in the unit of ``dtype``. A time is
@@ -160,17 +173,19 @@ def numpys_duration_of(cell: Any, dtype: np.dtype[Any]) -> Any:
             array that has a time.
         dtype: A numpy type of durations.
     """
-    try:
-        if isinstance(cell, datetime.timedelta | np.timedelta64):
-            return np.timedelta64(in_numpy(cell))
-        if isinstance(cell, datetime.datetime | np.datetime64):
-            cell = int(in_numpy(cell).astype(np.int64))
-        number = whole_of(cell)
-        if number is not None:
-            return np.array(number).astype(dtype)[()]
-        return np.timedelta64(in_numpy(pandas().Timedelta(cell)))
-    except Exception:  # the object may raise anything
-        return np.timedelta64("NaT")
+    with contained:
+        # Not by assignment, which refuses years and months.
+        return np.array(_duration(cell, dtype)).astype(dtype)[()]
+    return np.array("NaT", dtype=dtype)[()]
+
+
+def _duration(cell: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(cell, datetime.timedelta | np.timedelta64):
+        return in_numpy(cell)
+    if isinstance(cell, datetime.datetime | np.datetime64):
+        cell = int(in_numpy(cell).astype(np.int64))
+    number = whole_of(cell)
+    return in_numpy(pandas().Timedelta(cell)) if number is None else number
 
 
 def _decoded(cell: Any) -> Any:

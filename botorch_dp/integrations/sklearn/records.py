@@ -21,7 +21,7 @@ from sklearn.utils.validation import _num_samples
 
 from botorch_dp.integrations.sklearn.cells import Reader, cells_of, codes_in, reader_of
 from botorch_dp.integrations.sklearn.people import People
-from botorch_dp.integrations.sklearn.plain import is_missing
+from botorch_dp.integrations.sklearn.plain import contained, is_missing
 from botorch_dp.integrations.sklearn.quiet import quiet
 from botorch_dp.integrations.sklearn.schema import Schema, read_inputs, read_targets
 from botorch_dp.integrations.sklearn.tables import (
@@ -351,7 +351,7 @@ def _targets(y: Any, like: Any, unreadable: Mask) -> Any:
     # Targets may come as rows with one element, whatever the training targets are.
     cells = y
     if not (_is_numeric_column(y) and _is_numeric_column(like)):
-        cells = [cell[0] if _is_row(cell, 1) else cell for cell in cells_of(y)]
+        cells = cells_of([_only_cell(cell) for cell in cells_of(y)])
     values = _column(cells, reader_of(like), unreadable)
     # A missing number makes its own loss NaN. A missing object may raise when targets
     # are compared, so its record is left out beforehand.
@@ -400,7 +400,7 @@ def _table(X: Any, like: Any, unreadable: Mask) -> npt.NDArray[Any]:
     """Read rows of cells, column by column."""
     training = np.stack([cells_of(row) for row in _rows(like)])
     width = training.shape[1]
-    rows = [cells_of(row) if _is_row(row, width) else None for row in _rows(X)]
+    rows = [_cells_of_row(row, width) for row in _rows(X)]
     unreadable |= np.array([row is None for row in rows])
     cells = np.empty((len(rows), width), dtype=object)
     for index, row in enumerate(rows):
@@ -435,13 +435,12 @@ def _blocks(X: Any, like: Any, unreadable: Mask) -> Any:
         return X
     cells = np.empty((len(X), *training.shape[1:]), dtype=object)
     for index, block in enumerate(X):
-        try:
-            block = np.array(block, dtype=object)
-        except ValueError:  # ragged
-            block = np.empty(0)
-        is_like = block.shape == training.shape[1:]
+        found = training[:0]
+        with contained:  # it may be ragged
+            found = np.array(block, dtype=object)
+        is_like = found.shape == training.shape[1:]
         unreadable[index] |= not is_like
-        cells[index] = block if is_like else training[0]
+        cells[index] = found if is_like else training[0]
     values, bad = reader_of(training)(cells)
     unreadable |= _rows_with(bad)
     return values
@@ -465,6 +464,19 @@ def _rows(X: Any) -> Any:
 def _is_numeric_column(values: Any) -> bool:
     is_column = isinstance(values, np.ndarray) and values.ndim == 1
     return is_column and values.dtype.kind in "biuf"
+
+
+def _cells_of_row(row: Any, width: int) -> Any:
+    with contained:
+        return cells_of(row) if _is_row(row, width) else None
+    return None
+
+
+def _only_cell(cell: Any) -> Any:
+    """Return the element of a row with one, any other cell unchanged."""
+    with contained:
+        return cell[0] if _is_row(cell, 1) else cell
+    return cell
 
 
 def _is_row(row: Any, width: int) -> bool:

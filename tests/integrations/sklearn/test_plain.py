@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from botorch_dp.integrations.sklearn.plain import (
+    contained,
     is_missing,
     is_number,
     number_of,
@@ -121,6 +122,15 @@ def test_durations():
         assert numpys_duration_of(cell, seconds) == np.timedelta64(90, "s")
     for cell in (None, "never"):
         assert np.isnat(numpys_duration_of(cell, seconds))
+    years = np.array([5], dtype="timedelta64[Y]")  # like a column in years
+    assert numpys_duration_of(years[0], seconds) == years.astype(seconds)[0]
+
+
+def test_contained():
+    with contained:
+        raise SystemExit
+    with pytest.raises(KeyboardInterrupt), contained:
+        raise KeyboardInterrupt
 
 
 @pytest.mark.filterwarnings("ignore")  # records are read in silence

@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from botorch_dp.integrations.sklearn.records import Records, copied, read_alike
 from botorch_dp.integrations.sklearn.scoring import make_scoring
+from tests.integrations.sklearn.hostile import HOSTILE as HOSTILE_CELLS
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(-3, 4, size=(24, 3)).astype(float)
@@ -518,3 +519,18 @@ def test_copied():
     for frame in (pd.DataFrame({"a": [["x"]]}), pd.Series([["x"]])):
         copied(frame).to_numpy().ravel()[0].append("y")
         assert frame.to_numpy().ravel()[0] == ["x"]
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_row_that_raises_is_unreadable(width):
+    """In a list of rows, and of blocks of rows."""
+    row = HOSTILE_CELLS["row"]
+    for training in (np.ones((3, width)), np.ones((3, 2, width))):
+        private = [*training[:2].tolist(), row]
+        records = read_alike(private, None, training=(training.tolist(), None))
+        assert records.readable.tolist() == [True, True, False]
+        targets = [0, [1], row]
+        records = read_alike(
+            training, targets, training=(training, np.array([0, 1, 1]))
+        )
+        assert records.readable.tolist() == [True, True, False]
