@@ -26,6 +26,7 @@ class Leg:
         first: The parameters to start from; None for the estimator's own.
         ledger: The ledger of the earlier legs, or None.
         state: A state in memory to continue from, or None.
+        settings: The settings that the state belongs to, or None.
         history: The public steps of the earlier legs.
         num_fits: How many models they trained.
         is_timed: Whether the clock may have stopped one of them.
@@ -38,6 +39,7 @@ class Leg:
     first: Params | None = None
     ledger: Ledger | None = None
     state: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     num_fits: int = 0
     is_timed: bool = False

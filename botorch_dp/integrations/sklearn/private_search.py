@@ -55,6 +55,7 @@ from botorch_dp.integrations.sklearn.scoring import (
 )
 from botorch_dp.integrations.sklearn.search_checkpoint import (
     SearchCheckpoint,
+    check_same_settings,
     end_checkpoint,
     ledger_of,
     settings_of,
@@ -427,6 +428,8 @@ class PrivateSearch(SearchOfFiles):
             **public_facts(people, num_records=_num_samples(X_val)),
             num_training_records=_num_samples(X),
         )
+        check_same_settings(leg.settings, settings)
+        leg.settings = settings
         checkpoint = SearchCheckpoint(leg.checkpoint, settings)
         if leg.state is not None:
             checkpoint.state = leg.state

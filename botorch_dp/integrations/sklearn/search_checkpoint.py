@@ -75,16 +75,10 @@ class SearchCheckpoint:
                 f"checkpoint {name!r} was not written by this version of PrivateSearch:"
                 " name another file, or remove it to begin anew."
             )
-        theirs, ours = kept["settings"], self._settings
-        different = [
-            f"{key}={_short(theirs.get(key))} there, {_short(ours.get(key))} here"
-            for key in dict.fromkeys([*ours, *theirs])
-            if theirs.get(key) != ours.get(key)
-        ]
-        if different:
+        if different := _differences(kept["settings"], self._settings):
             raise OptimizerStateError(
                 f"checkpoint {name!r} belongs to a search with other settings: "
-                f"{'; '.join(different)}. Use the same settings, or another file for a "
+                f"{different}. Use the same settings, or another file for a "
                 "new search. What was spent stays in the ledger."
             )
 
@@ -105,6 +99,22 @@ def settings_of(params: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """
     used = {name: value for name, value in params.items() if name not in _FREE}
     return {name: _described(value) for name, value in {**used, **facts}.items()}
+
+
+def check_same_settings(
+    of_fit: Mapping[str, Any] | None, now: Mapping[str, Any]
+) -> None:
+    """Raise if a search that was stopped would go on with other settings.
+
+    Args:
+        of_fit: The settings it was planned with; None if it begins now.
+        now: The present ones.
+    """
+    if of_fit is not None and (different := _differences(of_fit, now)):
+        raise OptimizerStateError(
+            f"resume continues the search of fit, whose settings were others: "
+            f"{different}. Set them back, or give a guarantee for a new search."
+        )
 
 
 def ledger_of(
@@ -145,6 +155,14 @@ def _described(value: Any) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return _ADDRESS.sub("", repr(value))
+
+
+def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{key}={_short(theirs.get(key))} there, {_short(ours.get(key))} here"
+        for key in dict.fromkeys([*ours, *theirs])
+        if theirs.get(key) != ours.get(key)
+    )
 
 
 def _short(text: Any) -> str:

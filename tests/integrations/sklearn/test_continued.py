@@ -14,6 +14,7 @@ from botorch_dp.exceptions import (
     BudgetExceededError,
     InvalidArgumentError,
     LostReleaseWarning,
+    OptimizerStateError,
     SearchStoppedWarning,
     UnpaidReleaseWarning,
 )
@@ -268,6 +269,20 @@ class TestResume:
         assert search.certificate_.epsilons == expected.epsilons
         with pytest.raises(InvalidArgumentError, match="guarantee must be given"):
             search.resume(**private())
+
+    @pytest.mark.parametrize(
+        "changed", [{"loss_range": (0.0, 3.0)}, {"max_evaluations": 7}]
+    )
+    def test_not_with_other_settings(self, changed):
+        search = fit(search_of(max_fits=SEARCHES[KINDS[0]][1][0]))
+        assert search.stopped_ == "max_fits"
+        before, ledger = search.get_params(deep=False), search.certificate_.num_releases
+        search.set_params(**changed, max_fits=None)
+        with pytest.raises(OptimizerStateError, match="settings were others: "):
+            search.resume(**private())
+        assert search.certificate_.num_releases == ledger
+        search.set_params(**{name: before[name] for name in changed})
+        assert search.resume(**private()).stopped_ is None
 
     def test_no_noise_is_drawn_twice(self, monkeypatch):
         drawn = []
