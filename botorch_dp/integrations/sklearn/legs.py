@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 
-from botorch_dp.exceptions import LostReleaseWarning, SearchStoppedWarning
+from botorch_dp.exceptions import (
+    LostReleaseWarning,
+    OptimizerStateError,
+    SearchStoppedWarning,
+)
 from botorch_dp.integrations.sklearn.space import Params
 from botorch_dp.integrations.sklearn.stages import StagedSearch
 from botorch_dp.privacy import Guarantee, Ledger
@@ -48,6 +52,25 @@ class Leg:
     def is_first(self) -> bool:
         """Whether this is a fit, or the rest of one."""
         return self.number == 0
+
+    def check_accounted(self, ledger: Ledger) -> None:
+        """Raise if a ledger was lost, and with it the charges of later legs.
+
+        What this leg has spent is in its checkpoint, and is charged again.
+
+        Args:
+            ledger: The ledger to charge.
+        """
+        later = part_of(self.checkpoint, 1)
+        if not self.is_first or later is None or len(ledger):
+            return
+        if os.path.exists(later):
+            raise OptimizerStateError(
+                f"ledger has no charges, but checkpoint {os.fspath(later)!r} shows "
+                "that this search was continued: what the continuations have spent "
+                "would not be counted. Give the ledger that was charged. If it is "
+                "lost, so is the count of what was spent on these records."
+            )
 
     @property
     def is_new(self) -> bool:

@@ -436,6 +436,7 @@ class PrivateSearch(SearchOfFiles):
         ledger = leg.ledger
         if ledger is None:
             ledger = ledger_of(self.ledger, self.checkpoint, leg.guarantee)
+        leg.check_accounted(ledger)
         seed, generator = secrets.randbelow(2**31), None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -244,6 +244,18 @@ class TestResumed:
         search = fit(search_of("both", checkpoint=path))
         assert num_charged(path) == search.certificate_.num_releases == 5
 
+    def test_the_ledger_of_a_continued_search_was_lost(self, tmp_path):
+        """The fit does not know what its continuations have spent."""
+        path = tmp_path / "a"
+        settings = {"guarantee": GDP(1.0), "checkpoint": path}
+        search = fit(search_of(**settings, ledger=Ledger(tmp_path / "b", cap=GDP(3.0))))
+        search.resume(**private(), guarantee=GDP(1.0))
+        Failing.fail(None)
+        new = Ledger(tmp_path / "c", cap=GDP(3.0))
+        with pytest.raises(OptimizerStateError, match=r"a\.1' shows that this search"):
+            fit(search_of(**settings, ledger=new))
+        assert Failing.num_fits == len(new) == 0
+
 
 OTHERS = {
     "guarantee": {"guarantee": ApproxDP(2.0, 1e-6)},
