@@ -1,8 +1,10 @@
 """Search with records from files."""
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.integrations.sklearn.continued import ContinuedSearch
 from botorch_dp.integrations.sklearn.csv_files import MISSING, File, read_csv
 
@@ -43,6 +45,12 @@ class SearchOfFiles(ContinuedSearch):
             **settings: The arguments of the search: ``estimator``, ``space``,
                 ``guarantee`` and others.
         """
+        if _is_same_file(train, private):
+            raise InvalidArgumentError(
+                f"private must be another file than train, got {train!r} twice: models "
+                "are not trained on private records, and training records are not "
+                "protected. Split the records into two files."
+            )
         data = read_csv(
             train,
             private,
@@ -56,3 +64,17 @@ class SearchOfFiles(ContinuedSearch):
         )
         search: Any = cls(**settings, schema=data.schema)
         return search.fit(**data.training, **data.private)
+
+
+def _is_same_file(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return os.path.samefile(
+            *(
+                file.fileno() if hasattr(file, "fileno") else file
+                for file in (one, other)
+            )
+        )
+    except (OSError, TypeError):  # not on a disk, or not there
+        return False

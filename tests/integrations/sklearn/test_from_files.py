@@ -197,3 +197,19 @@ def test_the_schema_is_a_setting_of_a_checkpoint(tmp_path):
     with pytest.raises(OptimizerStateError, match="schema="):
         PrivateSearch(**settings).fit(**theirs.training, **theirs.private)
     PrivateSearch(**settings).fit(**ours.training, **ours.private)
+
+
+def test_one_file_for_both(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("age,ill\n1,no\n2,yes\n")
+    (tmp_path / "link.csv").symlink_to(path)
+    memory = io.StringIO("age,ill\n1,no\n")
+    with path.open("rb") as opened:
+        for one, other in (
+            (path, str(path)),
+            (path, tmp_path / "link.csv"),
+            (opened, path),
+            (memory, memory),
+        ):
+            with pytest.raises(InvalidArgumentError, match="private must be another"):
+                PrivateSearch.from_csv(one, other, target="ill")
