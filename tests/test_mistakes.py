@@ -4,6 +4,7 @@ Each message names the argument, says what is wrong and what to do instead.
 """
 
 from io import StringIO as CSV
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,11 @@ from botorch_dp.integrations.sklearn import PrivateSearch, Real, read_csv
 X, Y = make_classification(90, random_state=0)
 TRAIN, PRIVATE = (X[:30], Y[:30]), {"X_val": X[30:], "y_val": Y[30:]}
 FRAME = pd.DataFrame({"age": X[:, 0], "ward": "north"})
+DATA = read_csv(
+    CSV("age,ill\n" + "30,0\n70,1\n" * 10),
+    CSV("age,ill\n" + "31,0\n69,1\n" * 10),
+    target="ill",
+)
 GUARANTEE = ApproxDP(epsilon=1.0, delta=1e-5)
 SPACE = {"C": Real(1e-3, 1e3, log=True)}
 
@@ -40,6 +46,10 @@ def search(estimator=None, space=SPACE, guarantee=GUARANTEE, **kwargs):
 
 def fit(*args, **kwargs):
     return search(*args, **kwargs).fit(*TRAIN, **PRIVATE)
+
+
+def fit_csv():
+    return search(space={"C": [0.1, 1.0]}).fit(**DATA.training, **DATA.private)
 
 
 def optimizer():
@@ -76,6 +86,11 @@ MISTAKES = {
         InvalidArgumentError,
         r"guarantee must be a PureDP, ApproxDP, GDP or RDP, got 1\.0\. Write "
         r"guarantee=ApproxDP\(epsilon=1\.0, delta=1e-06\)",
+    ),
+    "epsilon of NumPy for a guarantee": (
+        lambda: fit(guarantee=np.float64(1)),
+        InvalidArgumentError,
+        r"Write guarantee=ApproxDP\(epsilon=1\.0, delta=1e-06\)",
     ),
     "epsilon for a guarantee of DP-GIBO": (
         lambda: DPGIBO(optimizer().bounds, 100, 0.5, num_steps=2, clip_norm=1.0),
@@ -160,6 +175,11 @@ MISTAKES = {
         UnpaidReleaseWarning,
         r"one more release.*private_score\(X_val=\.\.\., y_val=\.\.\., guarantee=",
     ),
+    "predictions for a private file": (
+        lambda: fit_csv().predict(DATA.X_val),
+        InvalidArgumentError,
+        r"X must be public, got the private records of read_csv.*private_score\(X_val=",
+    ),
     "persons for some records only": (
         lambda: search().fit(*TRAIN, **PRIVATE, groups=["Ann", "Bob"]),
         InvalidArgumentError,
@@ -199,6 +219,11 @@ MISTAKES = {
         ),
         InvalidArgumentError,
         r"private_score needs groups=.*this search protects persons, not records",
+    ),
+    "the training file as the private file": (
+        lambda: PrivateSearch.from_csv(__file__, Path(__file__), target="ill"),
+        InvalidArgumentError,
+        r"private must be another file than train, got .* twice.* Split the records",
     ),
     "a private file without a column": (
         lambda: read_csv(CSV("age,ill\n1,no\n"), CSV("ill\nno\n"), target="ill"),

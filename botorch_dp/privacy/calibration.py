@@ -151,7 +151,7 @@ def check_guarantee(
     if isinstance(guarantee, numbers.Real) and not isinstance(guarantee, bool):
         # The power of ten that is at least ten times below one over the number.
         delta = min(_USUAL_DELTA, 10.0 ** -(1 + len(str(num_records or 1))))
-        line = f" Write {name}=ApproxDP(epsilon={guarantee!r}, delta={delta:g})."
+        line = f" Write {name}=ApproxDP(epsilon={float(guarantee)!r}, delta={delta:g})."
     raise InvalidArgumentError(
         f"{name} must be {expected}, got {describe(guarantee)}.{line}"
     )

@@ -266,9 +266,12 @@ class ContinuedSearch(ShownSearch):
         """Return the refitted model's own score on **public** test data.
 
         A score on the private records would be a release that was not paid for. If
-        ``X`` is what ``fit`` was given as ``X_val`` (the same object, a view of it or
-        an equal copy, in the same process), there is a warning: use
-        ``release_score=True`` or :meth:`private_score` instead.
+        ``X`` is what ``fit`` was given as ``X_val``, there is a warning: use
+        ``release_score=True`` or :meth:`private_score` instead. Recognized are, in the
+        process that called ``fit``, the same object, a view of its memory, and a copy
+        of the same type with the same values in the same order. Not recognized are
+        other types (``float32``, a list of an array), another order of rows or
+        columns, and parts that are copies.
         """
         if self._remembered.are_private(X):
             warnings.warn(

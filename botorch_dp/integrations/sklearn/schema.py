@@ -194,7 +194,13 @@ def typed(
             not in the schema, is an error.
     """
     names = check_table(argument, X)
-    if isinstance(X, PrivateTable) or not set(schema) <= set(names):
+    if isinstance(X, PrivateTable):
+        raise InvalidArgumentError(
+            f"{argument} must be public, got the private records of read_csv: what a "
+            "model predicts for them, or scores, would be a release that nobody pays "
+            "for. private_score(X_val=..., y_val=..., guarantee=...) pays for a score."
+        )
+    if not set(schema) <= set(names):
         raise InvalidArgumentError(f"{argument} must have the columns {list(schema)}.")
     columns = {}
     for name, kind in schema.items():

@@ -120,7 +120,7 @@ class TestFromCSV:
         search = PrivateSearch(**SETTINGS).fit(**data.training, **data.private)
         with (
             pytest.warns(UnpaidReleaseWarning),
-            pytest.raises(InvalidArgumentError, match="X must have the columns"),
+            pytest.raises(InvalidArgumentError, match="X must be public"),
         ):
             search.score(data.X_val, data.y)
 
