@@ -2,8 +2,8 @@
 
 A design in closed form is optimal without history. Points that are already there change
 the best radius (they tell the curvature, so that new points may lie farther away) and
-break the symmetry. A dozen evaluations of the trace with its gradient, from the best of
-a few radii, make up for most of that: see ``benchmarks/results/design_history.md``.
+break the symmetry. A dozen evaluations of the trace with its gradient make up for most
+of that: see ``benchmarks/results/design_history.md``.
 
 The steps are written out because a general optimizer spends several times as long on
 its own bookkeeping as the evaluations take.
@@ -14,7 +14,7 @@ References:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,26 +22,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from botorch_dp.acquisition._grid import best_on_grid
 from botorch_dp.acquisition._trace import Geometry, evaluate, minus_trace
 from botorch_dp.models.kernels.radial import RadialKernel
 
 # Radii over that of the design. The best one with history is the radius of pairs, at
 # most a few times that of a simplex.
-_NEAR = (1.0, 1.4, 2.0, 2.8)
-# In few dimensions there are local minima, and evaluations are cheap: search from the
-# mirror image of the design too, and from far away.
-_OTHERS = ((-1.0,), (8.0,))
+_RADII, _RADII_IN_FEW_DIMS = (1.0, 2.0), (1.0, 1.4, 2.0, 2.8)
+# In few dimensions there are local minima, and evaluations are cheap: a second search
+# starts from the best points of a grid.
 _FEW_DIMS = 3
 # How many evaluations fit into twice the time of the design (measured): a search has
-# fewer if there are several, or if an evaluation takes long.
-_EVALUATIONS, _EVALUATIONS_OF_SEVERAL, _COSTLY_EVALUATIONS = 14, 12, 9
-_FIRST_EVALUATIONS = 4  # of each of several searches; the best one goes on
-_COSTLY = 3000
+# fewer if there are two, or if an evaluation takes long.
+_EVALUATIONS, _FEWER_EVALUATIONS = 16, 12
+_FIRST_EVALUATIONS = 4  # of each of two searches; the better one goes on
+_COSTLY = 10**6  # multiplications of a triangular solve
 # A smaller correlation with the value at the centre is no history.
 _NO_CORRELATION = 1e-6
 # How far the first step moves a point, and any step at most, over its distance from
 # the centre.
-_FIRST_STEP, _LONGEST_STEP = 0.5, 1.5
+_FIRST_STEP, _LONGEST_STEP = 0.35, 1.5
 # Less curvature along a step than this, as a cosine, is not used.
 _LEAST_CURVATURE = 1e-8
 
@@ -49,9 +49,9 @@ Array = Any
 Evaluate = Callable[[Array], tuple[float, Array]]
 
 
-def groups_of_scales(num_dims: int) -> tuple[tuple[float, ...], ...]:
-    """Return radii over that of the design, in groups of which each starts a search."""
-    return (_NEAR, *_OTHERS) if num_dims <= _FEW_DIMS else (_NEAR,)
+def scales_of_starts(num_dims: int) -> tuple[float, ...]:
+    """Return radii over that of the design, the best of which starts a search."""
+    return _RADII_IN_FEW_DIMS if num_dims <= _FEW_DIMS else _RADII
 
 
 def default_evaluations(geometry: Geometry, batch_size: int) -> int:
@@ -61,10 +61,14 @@ def default_evaluations(geometry: Geometry, batch_size: int) -> int:
         geometry: The points seen so far, and the centre.
         batch_size: The number of points to choose.
     """
-    if len(geometry.twice_scale) <= _FEW_DIMS:
-        return _EVALUATIONS_OF_SEVERAL
-    costly = len(geometry.root) * batch_size > _COSTLY
-    return _COSTLY_EVALUATIONS if costly else _EVALUATIONS
+    few_dims = len(geometry.twice_scale) <= _FEW_DIMS
+    fewer = few_dims or is_costly(geometry, batch_size)
+    return _FEWER_EVALUATIONS if fewer else _EVALUATIONS
+
+
+def is_costly(geometry: Geometry, batch_size: int) -> bool:
+    """Return whether an evaluation takes a good part of the time of the design."""
+    return len(geometry.root) ** 2 * batch_size > _COSTLY
 
 
 def is_history(whitened: Tensor, radial: RadialKernel) -> bool:
@@ -84,19 +88,19 @@ def is_history(whitened: Tensor, radial: RadialKernel) -> bool:
 def refine(
     geometry: Geometry,
     X_center: Tensor,
-    groups: Sequence[Tensor],
+    designs: Tensor,
     bounds: Tensor | None = None,
     *,
     max_evaluations: int | None = None,
     target: float = -math.inf,
-) -> Tensor:
-    """Return points with a smaller trace than those given.
+) -> tuple[Tensor, float]:
+    """Return points with a smaller trace than those given, and that trace.
 
     Args:
         geometry: The points seen so far, and the centre.
         X_center: The centre, a ``d`` tensor.
-        groups: Groups of sets of points, each ``k x b x d``. A search starts from the
-            best set of each group.
+        designs: Sets of points, ``k x b x d``: the design in closed form first, then
+            with other radii.
         bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
         max_evaluations: How often a search may evaluate the trace; at least 1. By
             default as often as fits into twice the time of the design.
@@ -109,31 +113,32 @@ def refine(
         low, high = (bounds.double().cpu().numpy() - center) / scale
     trace_at = _evaluation(geometry, X_center, scale)
     if max_evaluations is None:
-        max_evaluations = default_evaluations(geometry, groups[0].shape[-2])
+        max_evaluations = default_evaluations(geometry, designs.shape[-2])
 
-    searches = []
-    for starts in groups:
-        start = starts[0]
-        if len(starts) > 1:
-            values, _ = minus_trace(starts, geometry, needs_gradient=False)
-            start = starts[int(values.argmax())]
+    def search_from(start: Tensor, evaluations: int) -> _Search:
         z = (start.double().cpu().numpy() - center) / scale
         search = _Search(z, *trace_at(z))
-        searches.append(search)
-        # If there are several, the best one goes on.
-        first = max_evaluations if len(groups) == 1 else _FIRST_EVALUATIONS
-        _descend(trace_at, search, low, high, min(first, max_evaluations) - 1, target)
-        if search.trace <= target:
-            break
-    found = min(searches, key=lambda search: search.trace)
-    if len(groups) > 1:
-        _descend(
-            trace_at, found, low, high, max_evaluations - _FIRST_EVALUATIONS, target
-        )
+        _descend(trace_at, search, low, high, evaluations - 1, target)
+        return search
+
+    start = designs[0]
+    if not is_costly(geometry, len(start)):
+        values, _ = minus_trace(designs, geometry, needs_gradient=False)
+        start = designs[int(values.argmax())]
+    if len(X_center) > _FEW_DIMS or max_evaluations <= _FIRST_EVALUATIONS:
+        found = search_from(start, max_evaluations)
+    else:
+        found = search_from(start, _FIRST_EVALUATIONS)
+        if found.trace > target:
+            on_grid = best_on_grid(geometry, X_center, designs[0], bounds)
+            other = search_from(on_grid, _FIRST_EVALUATIONS)
+            found = min(found, other, key=lambda search: search.trace)
+            left = max_evaluations - _FIRST_EVALUATIONS
+            _descend(trace_at, found, low, high, left, target)
     best = torch.from_numpy(center + scale * found.z).to(X_center)
     if bounds is not None:  # rounding
         best = best.clamp(min=bounds[0], max=bounds[1])
-    return best
+    return best, found.trace
 
 
 def _evaluation(geometry: Geometry, X_center: Tensor, scale: Array) -> Evaluate:

@@ -20,9 +20,9 @@ the most points.
 * b = 2 d: a pair in every direction. More points repeat pairs.
 
 With history, the directions are the leading eigenvectors of the posterior covariance of
-the gradient, and a few steps of L-BFGS start from the best of some radii. Points
-outside the box are reflected through x or moved to its boundary, whichever leaves the
-smaller trace.
+the gradient, and a few steps of L-BFGS start from the better of some radii. In up to
+three dimensions they start from the best points of a grid, too. Points outside the box
+are reflected through x or moved to its boundary, whichever leaves the smaller trace.
 
 References:
     .. [Sopa2025dpgibo] G. Sopa, J. Marusic, M. Avella-Medina and J. Cunningham.
@@ -42,9 +42,9 @@ from torch import Tensor
 from botorch_dp._deprecated import renamed_argument
 from botorch_dp._validation import check_box, check_count, check_inside, check_positive
 from botorch_dp.acquisition._refinement import (
-    groups_of_scales,
     is_history,
     refine,
+    scales_of_starts,
 )
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
@@ -129,17 +129,17 @@ def optimal_design(
     choices = partial(
         design_choices, radial, directions, X_center, batch_size, noise, bounds
     )
-    designs = choices()
     seen = (model.train_inputs[0] - X_center) * radial.inverse_lengthscale
     if max_evaluations != 0 and is_history(seen, radial):
-        refined = refine(
+        points, trace = refine(
             acqf._geometry,
             X_center,
-            [choices(scales) for scales in groups_of_scales(len(X_center))],
+            choices(scales_of_starts(len(X_center))),
             bounds,
             max_evaluations=max_evaluations,
         )
-        designs = torch.cat([designs, refined.unsqueeze(0)])
+        return Design(points, torch.tensor(trace).to(points))
+    designs = choices()
     traces = acqf.trace(designs)
     best = int(traces.argmin())
     return Design(designs[best], traces[best])
@@ -178,9 +178,8 @@ def design_choices(
         first += m
     offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
     offsets = offsets / radial.inverse_lengthscale
-    return torch.stack(
-        [way for s in scales for way in _within(X_center, s * offsets, bounds)]
-    )
+    sizes = torch.tensor(scales).to(offsets)
+    return _within(X_center, sizes[:, None, None] * offsets, bounds)
 
 
 @torch.no_grad()
@@ -294,13 +293,19 @@ def leading_directions(covariance: Tensor, radial: RadialKernel) -> Tensor:
     return torch.linalg.qr(radial.inverse_lengthscale.unsqueeze(-1) * vectors).Q
 
 
-def _within(X_center: Tensor, offsets: Tensor, bounds: Tensor | None) -> list[Tensor]:
-    """Return the points, moved into the box in two ways if some are outside."""
+def _within(X_center: Tensor, offsets: Tensor, bounds: Tensor | None) -> Tensor:
+    """Return sets of points, each moved into the box in two ways if some are outside.
+
+    Args:
+        X_center: The point, a ``d`` tensor.
+        offsets: The sets around it, ``k x b x d``.
+        bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
+    """
     points = X_center + offsets
     if bounds is None:
-        return [points]
+        return points
     outside = ((points < bounds[0]) | (points > bounds[1])).any(dim=-1, keepdim=True)
-    if not outside.any():
-        return [points]
     reflected = torch.where(outside, X_center - offsets, points)
-    return [way.clamp(min=bounds[0], max=bounds[1]) for way in (reflected, points)]
+    crossing = outside.flatten(1).any(dim=1)
+    both = torch.cat([reflected, points[crossing]])
+    return both.clamp(min=bounds[0], max=bounds[1])

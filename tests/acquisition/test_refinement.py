@@ -13,9 +13,10 @@ from botorch_dp.acquisition._refinement import (
     _descend,
     _evaluation,
     _Search,
-    groups_of_scales,
+    default_evaluations,
     is_history,
     refine,
+    scales_of_starts,
 )
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP, radial_kernel
@@ -134,9 +135,20 @@ class TestHistory:
         assert not is_history(6 * point, radial)  # exp(-18) = 1.5e-8
         assert not is_history(point[:0], radial)
 
-    def test_few_dimensions_start_more_searches(self):
-        assert len(groups_of_scales(2)) == 3
-        assert len(groups_of_scales(4)) == 1
+    def test_few_dimensions_try_more_radii(self):
+        assert set(scales_of_starts(4)) < set(scales_of_starts(3))
+
+    @pytest.mark.parametrize(("d", "n", "expected"), [(3, 5, 12), (4, 5, 16)])
+    def test_fewer_evaluations_if_there_are_two_searches(self, d, n, expected, uniform):
+        acqf = GradientInformation(make_model(uniform(n, d)), uniform(d))
+        assert default_evaluations(acqf._geometry, d + 1) == expected
+
+    def test_fewer_evaluations_if_they_are_costly(self, uniform):
+        geometry = GradientInformation(
+            make_model(uniform(300, 4)), uniform(4)
+        )._geometry
+        assert default_evaluations(geometry, 5) == 16
+        assert default_evaluations(geometry, 20) == 12
 
 
 class TestSearch:
@@ -200,10 +212,14 @@ class TestSearch:
         acqf = GradientInformation(model, theta)
         starts = theta + 0.1 * (uniform(2, 3, 2) - 0.5)
         traces = acqf.trace(starts)
-        easy = refine(acqf._geometry, theta, [starts], target=2 * float(traces.min()))
+        easy, trace = refine(
+            acqf._geometry, theta, starts, target=2 * float(traces.min())
+        )
         assert torch.allclose(easy, starts[int(traces.argmin())])
-        found = refine(acqf._geometry, theta, [starts])
-        assert float(acqf.trace(found)) < float(traces.min())
+        assert trace == pytest.approx(float(traces.min()))
+        found, trace = refine(acqf._geometry, theta, starts)
+        assert float(acqf.trace(found)) == pytest.approx(trace, rel=1e-6)
+        assert trace < float(traces.min())
 
 
 @pytest.mark.parametrize("count", [-1, 1.5])

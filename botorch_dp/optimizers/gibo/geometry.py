@@ -20,7 +20,7 @@ from torch import Tensor
 
 from botorch_dp._validation import check_choice, check_count, check_positive
 from botorch_dp.acquisition import GradientInformation, design_traces
-from botorch_dp.acquisition._refinement import groups_of_scales, refine
+from botorch_dp.acquisition._refinement import refine, scales_of_starts
 from botorch_dp.acquisition.design import design_choices
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import (
@@ -301,10 +301,10 @@ class GIBOGeometry:
             surrogate.unit_noise,
             self._box,
         )
-        points = refine(
+        points, _ = refine(
             surrogate.geometry(),
             theta,
-            [choices(scales) for scales in groups_of_scales(self.dim)],
+            choices(scales_of_starts(self.dim)),
             self._box,
         )
         better = surrogate.place(points.unsqueeze(0))

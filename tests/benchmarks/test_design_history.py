@@ -1,0 +1,32 @@
+"""Refined designs on the benchmark's hard cases."""
+
+import pytest
+
+from benchmarks import design_history
+from benchmarks.design_history import cube, least_trace, make_case
+from botorch_dp.acquisition import optimal_design
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("clustered", 2, 20, 1e-6),
+        ("clustered", 2, 100, 1e-6),
+        ("spread", 10, 20, 1e-6),
+    ],
+)
+def test_at_most_1_2_times_the_least_trace(case):
+    model, theta = make_case(case, design_history.SEED)
+    d = case[1]
+    plain = optimal_design(model, theta, d + 1, cube(d), max_evaluations=0)
+    refined = optimal_design(model, theta, d + 1, cube(d))
+    least = least_trace(model, theta, plain.points)
+    assert float(refined.trace) <= 1.2 * least
+
+
+def test_least_trace_does_not_stop_early():
+    # On the trace as it is, a search stopped 10 % above the minimum.
+    case = ("clustered", 2, 20, 1e-6)
+    model, theta = make_case(case, design_history.SEED)
+    plain = optimal_design(model, theta, 3, cube(2), max_evaluations=0)
+    assert least_trace(model, theta, plain.points) < 1.3e-4
