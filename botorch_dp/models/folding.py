@@ -143,4 +143,5 @@ def _frozen(transform: InputTransform | None) -> InputTransform | None:
     for part in transform.modules():
         if getattr(part, "learn_coefficients", False):
             part.learn_coefficients = False
-    return transform
+    # A model transforms its training points when it is made, as points to train on.
+    return transform.train()

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from botorch.exceptions.errors import BotorchError
 from botorch.models import ModelListGP
 from gpytorch.models import ExactGP
 from torch import Tensor
@@ -106,16 +107,38 @@ def input_batch_shape(model: ExactGP, known: LatentGP) -> torch.Size:
 
 
 def check_points(name: str, X: Any, model: ExactGP) -> None:
-    """Check that X has the features, dtype and device of the training points."""
-    inputs = getattr(model, "_original_train_inputs", None)
-    if inputs is None:
-        inputs = model.train_inputs[0]
-    check_like(name, X, ("...", "q", inputs.shape[-1]), inputs)
+    """Check that X has the features, dtype and device of the training points.
+
+    With an input transform, the features after it count: ``AppendFeatures`` adds some
+    to points that the model predicts, but none to those that it was trained on.
+    """
+    transform = getattr(model, "input_transform", None)
+    inputs = model.train_inputs[0]
+    check_like(
+        name, X, ("...", "q", inputs.shape[-1] if transform is None else "d"), inputs
+    )
     if X.shape[-2] == 0:
         raise InvalidArgumentError(f"{name} must have at least one point (q >= 1).")
     # The sum is not finite if an entry is not, or if it overflows: look again.
     if not math.isfinite(X.detach().sum()):
         check_tensor(name, X.detach(), finite=True)
+    if transform is not None:
+        _check_features(name, X, model)
+
+
+def _check_features(name: str, X: Tensor, model: ExactGP) -> None:
+    model.eval()
+    features = model.train_inputs[0].shape[-1]
+    reason: Exception | None = None
+    try:
+        found = model.transform_inputs(X.detach().flatten(0, -2)[:1]).shape[-1]
+    except (BotorchError, RuntimeError, IndexError) as error:
+        found, reason = None, error
+    if found != features:
+        raise InvalidArgumentError(
+            f"{name} must have the features that {type(model.input_transform).__name__}"
+            f" turns into the {features} of the model, got shape {tuple(X.shape)}."
+        ) from reason
 
 
 def _stack(model: ModelListGP, parts: list[GradientPosterior]) -> GradientPosterior:

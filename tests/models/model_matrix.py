@@ -18,7 +18,7 @@ from botorch.models.transforms import (
     Standardize,
     Warp,
 )
-from botorch.models.transforms.input import FilterFeatures
+from botorch.models.transforms.input import AppendFeatures, FilterFeatures
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
@@ -85,6 +85,17 @@ def matern(transform, batch, outputs):
     kernel = ScaleKernel(MaternKernel(nu=2.5, batch_shape=shape), batch_shape=shape)
     kernel.outputscale = 2.0 + torch.arange(kernel.outputscale.numel()).view(shape)
     return single_task(transform, batch, outputs, covar_module=kernel.double())
+
+
+def environmental(transform, batch, outputs):
+    """Known at training time, appended afterwards: BoTorch's default."""
+    X, Y = data(batch, outputs)
+    conditions = uniform(*batch, 7, seed=4)[..., :1]
+    append = AppendFeatures(torch.tensor([[0.7]], dtype=torch.float64))
+    if transform == "chain":
+        append = ChainedInputTransform(first=append, second=Normalize(D + 1))
+    X = torch.cat([X, conditions], dim=-1)
+    return SingleTaskGP(X, Y, input_transform=append)
 
 
 def linear_mean(transform, batch, outputs):
@@ -223,6 +234,8 @@ MATRIX = [
     (single_task, EVERY, BATCHES),
     (fixed_noise, EVERY, BATCHES),
     (matern, ("none", "normalize", "warp"), BATCHES),
+    (environmental, ("none",), BATCHES),
+    (environmental, ("chain",), ONE),
     (linear_mean, ("none", "warp"), [((), 1), ((2,), 1)]),
     (fantasized, ("none", "normalize", "warp"), [((), 1), ((), 2)]),
     (fantasized_with_fixed_noise, ("none", "normalize"), [((), 1), ((), 2)]),

@@ -22,6 +22,7 @@ from tests.models.model_matrix import (
     center,
     data,
     ensemble_map_saas,
+    environmental,
     make_model,
     mixed,
     plain,
@@ -115,6 +116,14 @@ class TestPoints:
         model = make_model(plain, "none", (), 1)
         with pytest.raises(InvalidArgumentError, match=match):
             gradient_posterior(model, change(uniform(1)))
+
+    @pytest.mark.parametrize("transform", ["none", "chain"])
+    @pytest.mark.parametrize("features", [2, 4])
+    def test_bad_number_of_features_before_a_transform(self, transform, features):
+        model = make_model(environmental, transform, (), 1)
+        X = uniform(1).repeat(1, 2)[:, :features]
+        with pytest.raises(InvalidArgumentError, match=r"X .* 4 of the model"):
+            gradient_posterior(model, X)
 
 
 class TestMixture:
