@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
+from botorch.models import ModelListGP
+from gpytorch.models import ExactGP
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -48,7 +50,6 @@ from botorch_dp.acquisition._refinement import (
 )
 from botorch_dp.acquisition.gradient_information import GradientInformation
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
-from botorch_dp.models.gradient_gp import GradientGP
 from botorch_dp.models.kernels.radial import RadialKernel
 
 
@@ -68,7 +69,7 @@ class Design:
 @renamed_argument("X_at", "X_center")
 @torch.no_grad()
 def optimal_design(
-    model: GradientGP,
+    model: ExactGP,
     X_center: Tensor,
     batch_size: int,
     bounds: Tensor | None = None,
@@ -82,8 +83,10 @@ def optimal_design(
     is a good start (as ``batch_initial_conditions``).
 
     Args:
-        model: A :class:`GradientGP` with a radial kernel (RBF, Matern-5/2, rational
-            quadratic, also scaled). Observations far from ``X_center`` have no effect.
+        model: A :class:`GradientGP`, or another exact model with one output such as
+            ``SingleTaskGP``, with a radial kernel (RBF, Matern-5/2, rational quadratic,
+            also scaled) and no input transform. Observations far from ``X_center`` have
+            no effect.
         X_center: The point, ``d`` or ``1 x d``.
         batch_size: The number b of points.
         bounds: A ``2 x d`` tensor of lower and upper bounds, or None.
@@ -92,6 +95,8 @@ def optimal_design(
             about twice the time of the design.
 
     Raises:
+        InvalidArgumentError: If the model has batch dimensions, several outputs or an
+            input transform.
         UnsupportedKernelError: If the kernel is not radial.
 
     Example:
@@ -105,6 +110,12 @@ def optimal_design(
     if max_evaluations is not None:
         check_count("max_evaluations", max_evaluations, minimum=0)
     acqf = GradientInformation(model, X_center)
+    if isinstance(model, ModelListGP) or acqf.prior_covariance.dim() > 3:
+        raise InvalidArgumentError(
+            "model must have one output and no batch dimensions for a design, got "
+            f"{type(model).__name__} with {model.num_outputs} outputs and batch shape "
+            f"{tuple(model.batch_shape)}. Use optimize_acqf with GradientInformation."
+        )
     if len(acqf.X_center) != 1:
         raise InvalidArgumentError(
             "X_center must be one point, d or 1 x d, got shape "
@@ -123,7 +134,7 @@ def optimal_design(
             "form: use an RBF, Matern-5/2 or rational quadratic kernel, or "
             "optimize_acqf."
         )
-    noise = float(model.noise_variance / radial.outputscale)
+    noise = float(acqf._geometry.noise)  # over the output scale
     directions = leading_directions(acqf.prior_covariance[0], radial)
 
     choices = partial(

@@ -15,7 +15,7 @@ References:
         with Bayesian Optimization. NeurIPS 2021. The gradient posterior of GIBO.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
@@ -27,6 +27,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood, Likelihood
 from gpytorch.means import Mean, ZeroMean
+from gpytorch.mlls import MarginalLogLikelihood
 from gpytorch.models import ExactGP
 from torch import Tensor
 
@@ -49,7 +50,7 @@ class GradientGP(SingleTaskGP):
 
     **Fixed hyperparameters, the default.** A kernel fitted to private targets would
     leak them. So hyperparameters are what you pass, targets are not standardized, and
-    ``fit_gpytorch_mll`` has nothing to fit. Targets must be public, or released
+    ``fit_gpytorch_mll`` refuses the model. Targets must be public, or released
     through a mechanism, since the model keeps them. Transforms that learn from the
     inputs see points, which are public here.
 
@@ -130,6 +131,7 @@ class GradientGP(SingleTaskGP):
         if fixed:
             self.requires_grad_(False)
             self.eval()
+            self.custom_fit = _refuse_to_fit  # fit_gpytorch_mll calls it
 
     @classmethod
     def from_model(cls, model: ExactGP | ModelListGP) -> "GradientGP | ModelListGP":
@@ -221,6 +223,14 @@ class GradientGP(SingleTaskGP):
     def check_points(self, name: str, X: Tensor) -> None:
         """Check that X has the features, dtype and device of the training points."""
         check_points(name, X, self)
+
+
+def _refuse_to_fit(mll: MarginalLogLikelihood, **kwargs: Any) -> NoReturn:
+    raise InvalidArgumentError(
+        f"{type(mll.model).__name__} has fixed hyperparameters, and nothing to fit. "
+        "If the data are public, create it with fixed=False, or fit a SingleTaskGP and "
+        "copy it with GradientGP.from_model."
+    )
 
 
 def _check_training_data(

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
@@ -303,3 +304,31 @@ def test_the_earlier_name_of_the_centre_warns():
     with pytest.warns(DeprecationWarning, match="X_at= is deprecated .* use X_center="):
         design = optimal_design(model, X_at=origin(2), batch_size=3)
     assert torch.equal(design.points, optimal_design(model, origin(2), 3).points)
+
+
+class TestModels:
+    @pytest.mark.parametrize("noise", [None, 0.02])
+    def test_a_single_task_gp(self, noise, generator):
+        # As its copy with Standardize folded into the kernel.
+        X = torch.rand(6, 2, generator=generator, dtype=torch.float64, device=DEVICE)
+        Y = 5 * X.sin().sum(dim=-1, keepdim=True)
+        with DEVICE:
+            Yvar = None if noise is None else torch.full_like(Y, noise)
+            model = SingleTaskGP(X, Y, Yvar)
+        found = optimal_design(model, X[0], 3)
+        expected = optimal_design(GradientGP.from_model(model), X[0], 3)
+        assert torch.allclose(found.trace, expected.trace, rtol=1e-4)
+        again = GradientInformation(model, X[0]).trace(found.points)
+        assert torch.allclose(found.trace, again)
+
+    @pytest.mark.parametrize("kind", ["two outputs", "batch", "list"])
+    def test_several_processes_are_refused(self, kind, generator):
+        X = torch.rand(6, 2, generator=generator, dtype=torch.float64, device=DEVICE)
+        with DEVICE:
+            model = {
+                "two outputs": lambda: SingleTaskGP(X, X),
+                "batch": lambda: SingleTaskGP(X[None], X[None, :, :1]),
+                "list": lambda: ModelListGP(SingleTaskGP(X, X[:, :1])),
+            }[kind]()
+        with pytest.raises(InvalidArgumentError, match="one output and no batch"):
+            optimal_design(model, X[0], 3)

@@ -7,7 +7,7 @@ import torch
 from botorch.acquisition import LogExpectedImprovement
 from botorch.exceptions.errors import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.utils.datasets import SupervisedDataset
@@ -21,7 +21,7 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 from gpytorch.means import ConstantMean, LinearMean
-from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 
 from botorch_dp.exceptions import (
     IllConditionedWarning,
@@ -208,9 +208,8 @@ class TestBoTorchModel:
     @pytest.mark.default_device
     def test_fit_on_public_data_and_no_stale_cache(self, data):
         X, Y, x = data
-        model = GradientGP(X, Y, noise_variance=1e-4)
+        model = GradientGP(X, Y, noise_variance=1e-4, fixed=False)
         before = model.gradient_posterior(x).mean
-        model.requires_grad_(True)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         after = model.gradient_posterior(x).mean
         assert not torch.allclose(before, after)
@@ -387,8 +386,14 @@ class TestTraining:
     @pytest.mark.default_device
     def test_fixed_hyperparameters_stay_what_they_are(self, data):
         model = GradientGP(*data[:2])
-        with pytest.raises(RuntimeError, match="No parameters"):
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        copied = GradientGP.from_model(model)
+        for fixed in (model, copy.deepcopy(model), copied):
+            mll = ExactMarginalLogLikelihood(fixed.likelihood, fixed)
+            with pytest.raises(InvalidArgumentError, match="fixed=False"):
+                fit_gpytorch_mll(mll)
+        both = ModelListGP(model, copied)
+        with pytest.raises(InvalidArgumentError, match="fixed=False"):
+            fit_gpytorch_mll(SumMarginalLogLikelihood(both.likelihood, both))
 
     def test_known_noise_by_hand(self, data):
         X, Y, x = data

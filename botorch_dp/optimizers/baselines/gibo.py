@@ -12,6 +12,8 @@ from torch import Tensor
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.optimizers.baselines.searches import not_private
+from botorch_dp.optimizers.core.optimizer import Step
+from botorch_dp.optimizers.core.private_values import Losses, with_record_dim
 from botorch_dp.optimizers.gibo.dp_gibo import GradientInformationDescent
 from botorch_dp.optimizers.gibo.geometry import GIBOGeometry
 from botorch_dp.optimizers.gibo.updates import Update
@@ -26,7 +28,8 @@ class GIBO(GradientInformationDescent):
 
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
-        num_records: The number of records.
+        num_records: The number of records; 1 for a function without records, whose
+            ``b`` values may then be told as they are.
         num_steps: The number of steps.
         clip_norm: A bound on a record's gradient, as DP-GIBO has it; none by default.
         transform: The search coordinates, see :class:`SearchBox`.
@@ -75,6 +78,10 @@ class GIBO(GradientInformationDescent):
     def certificate(self) -> Certificate:
         """Return a certificate that guarantees nothing."""
         return not_private(self)
+
+    def _learn(self, losses: Losses, points: Tensor) -> Step:
+        losses = with_record_dim(losses, self.num_records, len(points))
+        return super()._learn(losses, points)
 
     def _release(self, private_mean: Tensor) -> Tensor:
         return private_mean

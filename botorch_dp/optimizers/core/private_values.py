@@ -220,6 +220,19 @@ def checked_chunks(
         )
 
 
+def with_record_dim(losses: Losses, num_records: int, width: int) -> Losses:
+    """Return the values of one record as a row: without records, ``tell`` takes b.
+
+    Args:
+        losses: The argument of ``tell``.
+        num_records: The number of records.
+        width: The number b of points.
+    """
+    if num_records == 1 and isinstance(losses, Tensor) and losses.shape == (width,):
+        return losses.unsqueeze(0)
+    return losses
+
+
 def _refuse_shuffling(chunks: object) -> None:
     """Raise if the chunks come from a loader that does not keep records in order."""
     if not isinstance(chunks, DataLoader) or isinstance(

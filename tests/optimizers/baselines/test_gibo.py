@@ -30,3 +30,12 @@ class TestNotPrivate:
         opt = GIBO(unit_box(3), 200, 40, update="sgd", step_size=0.5)
         x = opt.run(problem, progress=False).x
         assert torch.allclose(x, problem.records.mean(dim=0), atol=5e-3)
+
+    def test_a_function_without_records(self):
+        def f(X):
+            return (X - 0.3).square().sum(dim=-1)
+
+        opt, rows = GIBO(unit_box(3), 1, 4), GIBO(unit_box(3), 1, 4)
+        x = opt.run(f, progress=False).x
+        assert f(x) < f(torch.full_like(x, 0.5))
+        assert torch.equal(rows.run(lambda X: f(X).unsqueeze(0), progress=False).x, x)

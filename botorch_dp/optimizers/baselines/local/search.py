@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_dp._validation import check_count
+from botorch_dp._validation import check_box, check_count
 from botorch_dp.acquisition import optimal_design
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.models import GradientGP
@@ -21,7 +21,7 @@ from botorch_dp.optimizers.baselines.local.surrogate import (
 )
 from botorch_dp.optimizers.baselines.searches import BestOfMeans
 from botorch_dp.optimizers.core.optimizer import Step
-from botorch_dp.optimizers.core.private_values import Losses
+from botorch_dp.optimizers.core.private_values import Losses, with_record_dim
 
 # A fit is repeated when the number of points has grown by this factor.
 _REFIT = 1.1
@@ -53,6 +53,7 @@ class LocalSearch(BestOfMeans):
         transform: str | Sequence[str] = "linear",
         initial_x: Tensor | None = None,
     ) -> None:
+        bounds = check_box("bounds", bounds)
         if batch_size is None:
             batch_size = min(bounds.shape[-1] + 2, 12)
         super().__init__(
@@ -122,12 +123,7 @@ class LocalSearch(BestOfMeans):
         return model
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
-        if (
-            self.num_records == 1
-            and isinstance(losses, Tensor)
-            and losses.shape == points.shape[:1]
-        ):
-            losses = losses.unsqueeze(0)
+        losses = with_record_dim(losses, self.num_records, len(points))
         step = super()._learn(losses, points)
         self._center = self._project(self._move(self._model()).detach())
         return step

@@ -43,6 +43,11 @@ class TestEverySearch:
         with pytest.raises(OptimizerStateError, match="outside the box"):
             kind(unit_box(2), 1, 4).load_state_dict(broken)
 
+    @pytest.mark.parametrize("bounds", [[[0, 1], [0, 1]], torch.zeros(3), None])
+    def test_bad_bounds(self, kind, bounds):
+        with pytest.raises(InvalidArgumentError, match="bounds must be"):
+            kind(bounds, 1, 3)
+
 
 class TestSearch:
     def test_a_mean_over_records(self):
