@@ -1,7 +1,5 @@
 """DP-GIBO's default beside its sparse update rule and the private trust region."""
 
-import math
-
 import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
@@ -97,10 +95,7 @@ def private_regret(case: Case, method: str, mu: float, seed: int) -> float:
         GDP(mu),
         plan.num_steps,
         plan.clip_norm,
-        radius=0.05,
-        moves_per_check=2,
         kernel=kernel,
-        noise_variance=math.fsum(plan.noise_variances) / len(plan.noise_variances),
         generator=seeded(seed),
     )
     return task.regret(opt.run(task, progress=False).x)

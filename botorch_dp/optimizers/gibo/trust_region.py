@@ -3,7 +3,10 @@ r"""A private trust region, driven by released gradients and released difference
 A step is one of two kinds, by its number alone:
 
 * a **gradient step** evaluates a design around the current point, releases the clipped
-  mean gradient and moves against it, by the radius of the region;
+  mean gradient and moves against it, by the radius of the region. If the gradient
+  opposes the one before, the search has jumped over a valley: the radius is multiplied
+  by :math:`2^c`, with the cosine c < 0 of both. Every other design is mirrored, so that
+  the errors that curvature makes in the gradient cancel over two steps;
 * after ``moves_per_check`` gradient steps, a **check** evaluates the current point x'
   and the centre x of the region, and releases the clipped mean slope
 
@@ -21,6 +24,10 @@ kinds of release thus have one sensitivity, one noise and one cost: the plan of 
 with T steps is T equal releases, reserved before the first. Counters, radius and moves
 are computed from releases alone.
 
+TuRBO compares values. Two released values would cost two releases, and the sensitivity
+of each is the range of the losses, however close the points are. The slope between
+them is one release, its bound shrinks with their distance, and no range is needed.
+
 References:
     .. [Eriksson2019turbo] D. Eriksson, M. Pearce, J. R. Gardner, R. Turner and
         M. Poloczek. Scalable Global Optimization via Local Bayesian Optimization.
@@ -35,6 +42,7 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from botorch_dp._validation import check_count, check_positive
 from botorch_dp.exceptions import InvalidArgumentError
@@ -52,9 +60,9 @@ _GROWTH, _DECAY = 2.0, 0.5  # TuRBO's
 class DPTrustRegion(PrivateGradientDescent):
     """A trust region under differential privacy.
 
-    On the tasks that judge it in ``benchmarks/results/local_bo.md`` it is behind
-    :class:`DPGIBO`, whose AdaGrad adapts its steps without paying for checks. It is for
-    losses on whose scale no learning rate can be chosen in advance.
+    It has no learning rate: it is for losses on whose scale none can be chosen in
+    advance. ``benchmarks/results/local_bo.md`` compares it with :class:`DPGIBO`. It
+    releases slopes and not values, since values cost more.
 
     Args:
         bounds: A ``2 x d`` tensor of lower and upper bounds.
@@ -99,7 +107,7 @@ class DPTrustRegion(PrivateGradientDescent):
         clip_norm: float,
         *,
         radius: float = 0.1,
-        moves_per_check: int = 4,
+        moves_per_check: int = 2,
         success_tolerance: int = 2,
         batch_size: int | None = None,
         kernel: Kernel | None = None,
@@ -130,6 +138,7 @@ class DPTrustRegion(PrivateGradientDescent):
             window=0,
         )
         self._center, self._successes = self._parameter, 0
+        self._direction = torch.zeros_like(self._parameter)  # of the last gradient
 
     @property
     def center(self) -> Tensor:
@@ -165,9 +174,20 @@ class DPTrustRegion(PrivateGradientDescent):
             [],
             step=number - 1,
         )
-        (self._weights,) = send([proposal.weights], self.bounds.device)
+        points, weights = proposal.points, proposal.weights
+        mirrored = 2 * self._parameter - points
+        if self._is_mirrored(number) and torch.equal(
+            mirrored, self._box.project(mirrored)
+        ):
+            points, weights = mirrored, -weights
+        (self._weights,) = send([weights], self.bounds.device)
         self._trace = proposal.trace
-        return proposal.points
+        return points
+
+    def _is_mirrored(self, number: int) -> bool:
+        """Return whether a gradient step mirrors its design, if that is in the box."""
+        gradient_steps = number - number // (self.moves_per_check + 1)
+        return gradient_steps % 2 == 0 and self.geometry.search != "optimize"
 
     def _learn(self, losses: Losses, points: Tensor) -> Step:
         check = self.is_check(len(self._history) + 1)
@@ -188,11 +208,7 @@ class DPTrustRegion(PrivateGradientDescent):
         if check:
             self._judge(improved=bool(released[0] < 0))
         else:
-            norm = released.norm().clamp(min=torch.finfo(released.dtype).tiny)
-            length = self.radius * self.search_box.dim**0.5
-            self._parameter = self._box.project(
-                self._parameter - length * released / norm
-            )
+            self._move_against(released)
         return Step(
             number=len(self._history) + 1,
             x=self._box.from_search(self._parameter),
@@ -212,6 +228,15 @@ class DPTrustRegion(PrivateGradientDescent):
             mean[:1] += clipped_row_sum(slopes, self.clip_norm)
         return mean / self.num_records
 
+    def _move_against(self, gradient: Tensor) -> None:
+        """Move by the radius, which shrinks if the last gradient opposes this one."""
+        direction = normalize(gradient, dim=0)
+        cosine = float((direction * self._direction).sum())
+        self.radius = max(self.radius * 2 ** min(cosine, 0.0), _LEAST_RADIUS)
+        length = self.radius * self.search_box.dim**0.5
+        self._parameter = self._box.project(self._parameter - length * direction)
+        self._direction = direction
+
     def _judge(self, *, improved: bool) -> None:
         """Move the region and resize it, by the sign of a released slope."""
         if improved:
@@ -226,6 +251,7 @@ class DPTrustRegion(PrivateGradientDescent):
         return {
             **super()._state(),
             "center": self._center,
+            "direction": self._direction,
             "radius": self.radius,
             "successes": self._successes,
         }
@@ -235,11 +261,14 @@ class DPTrustRegion(PrivateGradientDescent):
         center = state["center"].to(self._center)
         if not torch.equal(center, self._box.project(center)):
             raise ValueError("a center outside the box")
+        if state["direction"].shape != center.shape:
+            raise ValueError("a direction of another dimension")
         if not (state["radius"] > 0 and state["successes"] >= 0):
             raise ValueError("no region")
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._center = state["center"].to(self._center)
+        self._direction = state["direction"].to(self._direction)
         self.radius = float(state["radius"])
         self._successes = int(state["successes"])

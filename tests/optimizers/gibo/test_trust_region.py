@@ -75,6 +75,69 @@ class TestSteps:
             radii.append(opt.radius)
         assert radii == [0.1, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.4]
 
+    def test_radius_shrinks_if_gradients_oppose_each_other(self):
+        opt, problem = region(d=2, num_steps=9, moves_per_check=8), Quadratics(d=2)
+        fix(opt, [[2.0, 0.0], [0.0, 3.0], [0.0, -1.0], [3.0, 4.0]])
+        radii = []
+        for _ in range(4):
+            opt.tell(problem(opt.ask()))
+            radii.append(opt.radius)
+        expected = [0.1, 0.1, 0.05, 0.05 * 2**-0.8]
+        assert radii == pytest.approx(expected)
+
+    def test_every_other_design_is_mirrored(self):
+        def problem(X):  # curved along one coordinate
+            return X[:, 0].square().expand(50, -1)
+
+        seen = []
+        opt = region(d=2, n=50, num_steps=9, clip_norm=10.0, noise_variance=0.01)
+
+        def release(private_mean):  # stays where it is
+            seen.append(private_mean.clone())
+            return torch.zeros_like(private_mean)
+
+        opt._release = release
+        start, designs = opt.x, []
+        for _ in range(5):  # the third is a check
+            designs.append(opt.ask())
+            opt.tell(problem(designs[-1]))
+        assert torch.allclose(designs[1], 2 * start - designs[0])
+        assert torch.allclose(designs[3], designs[0])
+        assert torch.allclose(designs[4], designs[1])
+        # What curvature adds to the gradient cancels.
+        gradient = torch.stack([2 * start[0], torch.zeros_like(start[0])])
+        one, two = (mean.to(gradient) - gradient for mean in seen[:2])
+        assert (one + two).norm() / 2 < 0.2 * one.norm()
+
+    def test_designs_that_would_leave_the_box_are_not_mirrored(self):
+        corner = torch.full((2,), 0.001, **DOUBLE)
+        opt = region(d=2, num_steps=9, initial_x=corner)
+        fix(opt, [[0.0, 0.0]])
+        first = opt.ask()
+        opt.tell(Quadratics(d=2)(first))
+        assert torch.allclose(opt.ask(), first)
+        assert ((first >= 0) & (first <= 1)).all()
+
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_does_not_circle_the_optimum(self, seed):
+        # Moves of one length jumped over it and back, an even number between checks.
+        records = 0.2 + 0.4 * torch.rand(1000, 3, generator=seeded(0), **DOUBLE)
+
+        def losses(X):
+            return (records.unsqueeze(1) - X).square().sum(dim=-1) / 2
+
+        opt = DPTrustRegion(
+            unit_box(3),
+            1000,
+            GDP(MU),
+            10,
+            B,
+            moves_per_check=4,
+            generator=seeded(seed),
+        )
+        x = opt.run(losses, progress=False).x
+        assert (x - records.mean(dim=0)).norm() < 0.05
+
     def test_releases_the_mean_gradient_and_the_mean_slope(self):
         problem, seen = Quadratics(d=2, n=50), []
         opt = region(d=2, n=50, num_steps=2, moves_per_check=1, clip_norm=10.0)
