@@ -1,8 +1,12 @@
 """A sampler for Optuna that searches locally. Public tuning: it is not private.
 
 References:
+    .. [Fan2024minucb] Z. Fan, W. Wang, S. H. Ng and Q. Hu. Minimizing UCB: a Better
+        Local Search Strategy in Local Bayesian Optimization. NeurIPS 2024.
     .. [Mueller2021local] S. Mueller, A. von Rohr and S. Trimpe. Local Policy Search
         with Bayesian Optimization. NeurIPS 2021.
+    .. [Nguyen2022mpd] Q. Nguyen, K. Wu, J. R. Gardner and R. Garnett. Local Bayesian
+        Optimization via Maximizing Descent Probability. NeurIPS 2022.
 """
 
 import math
@@ -15,57 +19,72 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from botorch_dp import GIBO
+from botorch_dp import FittedGIBO, GradientTrustRegion, MinUCB, MostProbableDescent
+from botorch_dp.optimizers.core.optimizer import Optimizer
 
 __all__ = ["LocalBOSampler"]
 
+_METHODS = {
+    "min_ucb": MinUCB,
+    "trust_region": GradientTrustRegion,
+    "mpd": MostProbableDescent,
+    "gibo": FittedGIBO,
+}
+
 
 class LocalBOSampler(BaseSampler):
-    """GIBO [Mueller2021local]_ as a sampler. It is not private.
+    """Local Bayesian optimization with gradient information. It is not private.
 
-    Each step evaluates the points that teach most about the gradient of a Gaussian
-    process, one a trial, and follows it.
+    Each step evaluates a point and others that teach most about the gradient of a
+    Gaussian process there, one a trial. Then the point moves.
 
     Args:
         search_space: The distributions of all parameters, floats only.
-        num_steps: How many steps GIBO may take. Then points are drawn at random.
-        batch_size: How many trials a step has; d + 1 by default.
+        method: How the point moves: ``"min_ucb"`` [Fan2024minucb]_, ``"trust_region"``,
+            ``"mpd"`` [Nguyen2022mpd]_ or ``"gibo"`` [Mueller2021local]_.
+        num_steps: How many steps there are. Then points are drawn at random.
+        batch_size: How many trials a step has; d + 2 by default, at most 12.
         seed: The seed of the trials that are drawn at random.
-        **options: Other arguments of :class:`botorch_dp.GIBO`.
+        **options: Other arguments of the optimizer in ``botorch_dp``: ``MinUCB``,
+            ``GradientTrustRegion``, ``MostProbableDescent`` or ``FittedGIBO``.
     """
 
     def __init__(
         self,
         search_space: Mapping[str, BaseDistribution],
         *,
+        method: str = "min_ucb",
         num_steps: int = 100,
         batch_size: int | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        for name, distribution in search_space.items():
-            floats = isinstance(distribution, FloatDistribution)
-            if not floats or distribution.step is not None or distribution.single():
-                raise ValueError(
-                    f"search_space[{name!r}] must be a FloatDistribution without step "
-                    f"and with low < high, got {distribution}."
-                )
+        _check(search_space, method)
         self._space = dict(search_space)
-        self._random = RandomSampler(seed=seed)
-        ranges = [(d.low, d.high) for d in self._space.values()]
+        self._method, self._options = method, {"num_steps": num_steps, **options}
         if batch_size is not None:
-            options["batch_size"] = batch_size
-        # On the CPU whatever the default device is: a trial's parameters are floats.
-        self._optimizer = GIBO(
-            torch.tensor(ranges, dtype=torch.float64, device="cpu").mT.contiguous(),
-            num_records=1,
-            num_steps=num_steps,
-            transform=["log" if d.log else "linear" for d in self._space.values()],
-            **options,
-        )
+            self._options["batch_size"] = batch_size
+        self._random = RandomSampler(seed=seed)
+        self._optimizer = self._make_optimizer()
         self._points = self._optimizer.ask()
         self._trials: list[int | None] = [None] * len(self._points)
         self._values: list[float | None] = [None] * len(self._points)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle keeps, for other processes and for resuming."""
+        return {**vars(self), "_optimizer": self._optimizer.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what pickle kept."""
+        vars(self).update(state)
+        self._optimizer = self._make_optimizer()
+        self._optimizer.load_state_dict(state["_optimizer"])
+        if not self._optimizer.done:
+            self._optimizer.ask()  # the same points as before
+
+    def reseed_rng(self) -> None:
+        """Let processes draw different points where they draw at random."""
+        self._random.reseed_rng()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -133,3 +152,29 @@ class LocalBOSampler(BaseSampler):
     def _forget(self) -> None:
         self._trials = [None] * len(self._points)
         self._values = [None] * len(self._points)
+
+    def _make_optimizer(self) -> Optimizer:
+        ranges = [(d.low, d.high) for d in self._space.values()]
+        # On the CPU whatever the default device is: a trial's parameters are floats.
+        return _METHODS[self._method](
+            torch.tensor(ranges, dtype=torch.float64, device="cpu").mT.contiguous(),
+            num_records=1,
+            transform=["log" if d.log else "linear" for d in self._space.values()],
+            **self._options,
+        )
+
+
+def _check(search_space: Mapping[str, BaseDistribution], method: str) -> None:
+    if not search_space:
+        raise ValueError("search_space must have at least one parameter, got none.")
+    for name, distribution in search_space.items():
+        floats = isinstance(distribution, FloatDistribution)
+        if not floats or distribution.step is not None or distribution.single():
+            raise ValueError(
+                f"search_space[{name!r}] must be a FloatDistribution without step "
+                f"and with low < high, got {distribution}."
+            )
+    if method not in _METHODS:
+        raise ValueError(
+            f"method must be one of {', '.join(_METHODS)}, got {method!r}."
+        )

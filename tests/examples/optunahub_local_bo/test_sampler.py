@@ -1,5 +1,6 @@
-"""The sampler proposes what GIBO asks for, and a study gets better."""
+"""The sampler proposes what its optimizer asks for, and a study gets better."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ optuna = pytest.importorskip("optuna")
 
 from optuna.distributions import FloatDistribution, IntDistribution  # noqa: E402
 
-from botorch_dp import GIBO  # noqa: E402
+from botorch_dp import FittedGIBO, MinUCB  # noqa: E402
 from examples.optunahub_local_bo import LocalBOSampler, example  # noqa: E402
 
 pytestmark = pytest.mark.cpu_only("parameters of trials are floats")
@@ -35,28 +36,54 @@ def loss(x, y):
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_points_are_those_of_gibo(sign):
+@pytest.mark.parametrize(
+    ("kind", "options"), [(MinUCB, {}), (FittedGIBO, {"method": "gibo"})]
+)
+def test_the_points_are_those_of_the_optimizer(kind, options, sign):
     direction = "minimize" if sign > 0 else "maximize"
-    study = optuna.create_study(
-        sampler=LocalBOSampler(SPACE, num_steps=3), direction=direction
-    )
-    study.optimize(lambda trial: sign * loss(*suggest(trial)), n_trials=9)
+    sampler = LocalBOSampler(SPACE, num_steps=3, **options)
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    study.optimize(lambda trial: sign * loss(*suggest(trial)), n_trials=12)
     bounds = torch.tensor(
         [[-1.0, 1e-3], [3.0, 10.0]], dtype=torch.float64, device="cpu"
     )
-    gibo = GIBO(bounds, num_records=1, num_steps=3, transform=["linear", "log"])
+    opt = kind(bounds, num_records=1, num_steps=3, transform=["linear", "log"])
     for step in range(3):
-        points = gibo.ask()
-        trials = study.trials[3 * step : 3 * step + 3]
+        points = opt.ask()
+        trials = study.trials[4 * step : 4 * step + 4]
         found = [[trial.params["x"], trial.params["y"]] for trial in trials]
         assert torch.allclose(points, points.new_tensor(found))
-        losses = [[loss(*point) for point in found]]
-        gibo.tell(points.new_tensor(losses))
+        opt.tell(points.new_tensor([loss(*point) for point in found]))
+
+
+@pytest.mark.parametrize("trials", [0, 4, 6, 12])
+def test_a_pickled_sampler_goes_on(trials):
+    studies = []
+    for pickled in (False, True):
+        sampler = LocalBOSampler(SPACE, num_steps=3, seed=0)
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(lambda trial: loss(*suggest(trial)), n_trials=trials)
+        if pickled:
+            study.sampler = pickle.loads(pickle.dumps(study.sampler))
+        study.optimize(lambda trial: loss(*suggest(trial)), n_trials=14 - trials)
+        studies.append([trial.params for trial in study.trials])
+    assert studies[0] == studies[1]
+
+
+def test_processes_draw_different_points_at_random():
+    sampler = LocalBOSampler(SPACE, num_steps=1, seed=0)
+    sampler.reseed_rng()
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: loss(*suggest(trial)), n_trials=5)
+    other = optuna.create_study(sampler=LocalBOSampler(SPACE, num_steps=1, seed=0))
+    other.optimize(lambda trial: loss(*suggest(trial)), n_trials=5)
+    assert study.trials[3].params == other.trials[3].params
+    assert study.trials[4].params != other.trials[4].params
 
 
 def test_a_study_gets_better():
-    study = example.run(66)  # six steps
-    first = min(trial.value for trial in study.trials[:11])
+    study = example.run(48)  # four steps
+    first = min(trial.value for trial in study.trials[:12])
     assert study.best_value < 0.2 * first
 
 
@@ -110,6 +137,15 @@ def test_other_distributions_are_refused(distribution):
         LocalBOSampler({"z": distribution})
 
 
+@pytest.mark.parametrize(
+    ("space", "options", "match"),
+    [({}, {}, "at least one parameter"), (SPACE, {"method": "tpe"}, "one of min_ucb")],
+)
+def test_bad_arguments(space, options, match):
+    with pytest.raises(ValueError, match=match):
+        LocalBOSampler(space, **options)
+
+
 def test_several_objectives_are_refused():
     study = optuna.create_study(
         sampler=LocalBOSampler(SPACE), directions=["minimize", "minimize"]
@@ -120,7 +156,8 @@ def test_several_objectives_are_refused():
 
 def test_the_package_has_the_layout_of_optunahub():
     names = {path.name for path in PACKAGE.iterdir() if path.is_file()}
-    assert {"README.md", "__init__.py", "LICENSE", "example.py"} <= names
+    files = {"README.md", "__init__.py", "LICENSE", "example.py", "requirements.txt"}
+    assert files <= names
     text = (PACKAGE / "README.md").read_text()
     front, body = re.fullmatch(r"---\n(.*?)\n---\n(.*)", text, re.DOTALL).groups()
     keys = [line.partition(":")[0] for line in front.splitlines()]
