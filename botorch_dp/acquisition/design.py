@@ -100,6 +100,7 @@ def optimal_design(
         UnsupportedKernelError: If the kernel is not radial.
 
     Example:
+        >>> from botorch_dp.models import GradientGP
         >>> X = torch.rand(4, 3, dtype=torch.float64) + 100.0  # far away
         >>> model = GradientGP(X, X.sum(dim=-1, keepdim=True), noise_variance=1e-6)
         >>> design = optimal_design(model, torch.zeros(3).double(), batch_size=4)

@@ -3,13 +3,18 @@
 import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
-from botorch.models import MultiTaskGP, SingleTaskGP, SingleTaskVariationalGP
+from botorch.models import (
+    MultiTaskGP,
+    SingleTaskGP,
+    SingleTaskMultiFidelityGP,
+    SingleTaskVariationalGP,
+)
 from botorch.models.transforms import (
     ChainedOutcomeTransform,
     Log,
     Standardize,
 )
-from botorch.models.transforms.input import InputPerturbation
+from botorch.models.transforms.input import InputPerturbation, Round
 from gpytorch.kernels import MaternKernel
 
 from botorch_dp.exceptions import InvalidArgumentError, UnsupportedKernelError
@@ -17,6 +22,7 @@ from botorch_dp.models import GradientMixturePosterior, gradient_posterior
 from tests.devices import DEVICE
 from tests.models.model_matrix import (
     CASES,
+    HIGH,
     D,
     DeepGP,
     center,
@@ -126,6 +132,23 @@ class TestPoints:
             gradient_posterior(model, X)
 
 
+class TestRound:
+    def test_is_the_process_before_rounding(self):
+        # As autograd has it: the derivative of rounding counts as 1.
+        X, Y = data()
+        with DEVICE:
+            rounding = Round(integer_indices=[2], approximate=False)
+            model = SingleTaskGP(X, Y, input_transform=rounding)
+        x = uniform(1)
+        found = gradient_posterior(model, x)
+        at = x.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(model.posterior(at).mean.sum(), at)
+        assert torch.allclose(found.mean, expected)
+        rounded = torch.cat([x[:, :2], x[:, 2:].round()], dim=-1)
+        again = gradient_posterior(model, rounded)
+        assert torch.allclose(found.covariance, again.covariance)
+
+
 class TestMixture:
     def test_moments_are_those_of_many_samples(self):
         model = make_model(ensemble_map_saas, "normalize", (), 1)
@@ -223,6 +246,13 @@ class TestRefusals:
             rough = SingleTaskGP(X, Y, covar_module=MaternKernel(nu=0.5).double())
         with pytest.raises(UnsupportedKernelError, match=r"nu=0\.5"):
             gradient_posterior(rough, X)
+
+    def test_fidelities_in_their_default_kernel(self):
+        X, Y = data()
+        with DEVICE:
+            model = SingleTaskMultiFidelityGP(X / HIGH, Y, data_fidelities=[2])
+        with pytest.raises(UnsupportedKernelError, match="LinearTruncatedFidelity"):
+            gradient_posterior(model, X)
 
     def test_a_forward_whose_autograd_is_wrong(self):
         model = make_model(
