@@ -146,7 +146,11 @@ def cpu_times(calls: list[Callable[[], object]], rounds: int = 9) -> list[float]
 
 
 def traces() -> list[Row]:
-    """The trace over the least of 20 searches, and CPU time over the closed form's."""
+    """The trace over the least of 20 searches, and CPU time over the closed form's.
+
+    In 33 dimensions with 400 points of history the ratio of the times varies most: it
+    was 2.4 to 3.4 in several runs, on a busy and on an idle machine.
+    """
     return [trace_row(case) for case in GRID]
 
 

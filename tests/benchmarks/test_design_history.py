@@ -3,7 +3,12 @@
 import pytest
 
 from benchmarks import design_history
-from benchmarks.design_history import cube, least_trace, make_case
+from benchmarks.design_history import (
+    cube,
+    least_trace,
+    make_case,
+    tolerance_row,
+)
 from botorch_dp.acquisition import optimal_design
 
 
@@ -30,3 +35,12 @@ def test_least_trace_does_not_stop_early():
     model, theta = make_case(case, design_history.SEED)
     plain = optimal_design(model, theta, 3, cube(2), max_evaluations=0)
     assert least_trace(model, theta, plain.points) < 1.3e-4
+
+
+def test_algorithm_2_evaluates_no_point_too_many():
+    row = tolerance_row(1.0, "zero")
+    assert row["largest trace"] <= 1.0
+    assert row["steps with a point too many"] == 0
+    first, *others = map(int, row["points of each step"].split())
+    assert first == 11
+    assert max(others) <= 5
