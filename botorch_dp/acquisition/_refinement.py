@@ -49,9 +49,16 @@ Array = Any
 Evaluate = Callable[[Array], tuple[float, Array]]
 
 
-def scales_of_starts(num_dims: int) -> tuple[float, ...]:
-    """Return radii over that of the design, the best of which starts a search."""
-    return _RADII_IN_FEW_DIMS if num_dims <= _FEW_DIMS else _RADII
+def scales_of_starts(geometry: Geometry, batch_size: int) -> tuple[float, ...]:
+    """Return radii over that of the design, the best of which starts a search.
+
+    Args:
+        geometry: The points seen so far, and the centre.
+        batch_size: The number of points to choose.
+    """
+    if len(geometry.twice_scale) <= _FEW_DIMS:
+        return _RADII_IN_FEW_DIMS
+    return _RADII[:1] if is_costly(geometry, batch_size) else _RADII
 
 
 def default_evaluations(geometry: Geometry, batch_size: int) -> int:
@@ -122,7 +129,7 @@ def refine(
         return search
 
     start = designs[0]
-    if not is_costly(geometry, len(start)):
+    if len(designs) > 1:
         values, _ = minus_trace(designs, geometry, needs_gradient=False)
         start = designs[int(values.argmax())]
     if len(X_center) > _FEW_DIMS or max_evaluations <= _FIRST_EVALUATIONS:

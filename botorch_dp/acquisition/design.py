@@ -146,7 +146,7 @@ def optimal_design(
         points, trace = refine(
             acqf._geometry,
             X_center,
-            choices(scales_of_starts(len(X_center))),
+            choices(scales_of_starts(acqf._geometry, batch_size)),
             bounds,
             max_evaluations=max_evaluations,
         )

@@ -135,8 +135,22 @@ class TestHistory:
         assert not is_history(6 * point, radial)  # exp(-18) = 1.5e-8
         assert not is_history(point[:0], radial)
 
-    def test_few_dimensions_try_more_radii(self):
-        assert set(scales_of_starts(4)) < set(scales_of_starts(3))
+    def test_radii_that_a_search_tries(self, uniform):
+        few, more, costly = (
+            scales_of_starts(
+                GradientInformation(make_model(uniform(n, d)), uniform(d))._geometry, b
+            )
+            for n, d, b in ((5, 3, 4), (5, 4, 5), (300, 4, 20))
+        )
+        assert set(few) > set(more) > set(costly) == {1.0}
+
+    @pytest.mark.parametrize("at", [0.0, 0.02])
+    def test_a_costly_search_at_a_wall_is_never_worse(self, at, uniform):
+        model = make_model(uniform(300, 4))
+        theta = torch.full((4,), at, dtype=torch.float64, device=DEVICE)
+        plain = optimal_design(model, theta, 20, cube(4), max_evaluations=0)
+        found = optimal_design(model, theta, 20, cube(4), max_evaluations=1)
+        assert float(found.trace) <= float(plain.trace) * (1 + 1e-6)
 
     @pytest.mark.parametrize(("d", "n", "expected"), [(3, 5, 12), (4, 5, 16)])
     def test_fewer_evaluations_if_there_are_two_searches(self, d, n, expected, uniform):

@@ -301,10 +301,11 @@ class GIBOGeometry:
             surrogate.unit_noise,
             self._box,
         )
+        geometry = surrogate.geometry()
         points, _ = refine(
-            surrogate.geometry(),
+            geometry,
             theta,
-            choices(scales_of_starts(self.dim)),
+            choices(scales_of_starts(geometry, batch_size)),
             self._box,
         )
         better = surrogate.place(points.unsqueeze(0))
