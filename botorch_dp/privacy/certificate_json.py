@@ -9,6 +9,7 @@ signature contradicts everything else.
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ def load(
             )
         if number != VERSION or not isinstance(number, int):
             raise ValueError(f"unknown version {number!r}")
-        stated = state.pop("digest")
+        stated = _stated_digest(state.pop("digest", None))
         _check_types(state)
         certificate = kind(**_fields_of(state), stated_digest=stated)
         actual = certificate.digest
@@ -102,6 +103,16 @@ def load(
             "digest. Ask the owner for the original."
         )
     return certificate
+
+
+def _stated_digest(value: object) -> str:
+    """Return the digest that a text states; without one nobody can check it."""
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise CertificateError(
+            f"text was altered after the certificate was written: its digest is "
+            f"{value!r}, not 64 hexadecimal digits. Ask the owner for the original."
+        )
+    return value
 
 
 def _canonical(state: Mapping[str, Any]) -> str:

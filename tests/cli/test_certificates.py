@@ -92,6 +92,15 @@ class TestVerify:
         assert text.startswith("NOT verified.")
         assert "does not match its own digest" in text
 
+    def test_a_removed_digest(self, file, ledger, capsys):
+        alter(file, num_releases=7)
+        with open(file, encoding="utf-8") as stream:
+            state = {**json.load(stream), "digest": None}
+        with open(file, "w", encoding="utf-8") as stream:
+            json.dump(state, stream)
+        assert main(["certificate", "verify", file, "--ledger", ledger.path]) == 1
+        assert "its digest is None" in capsys.readouterr().err
+
     def test_an_altered_number(self, file, ledger, capsys):
         alter(file, num_releases=7, digest=True)
         arguments = ["certificate", "verify", file, "--ledger", ledger.path]

@@ -350,6 +350,16 @@ class TestCertificate:
         with pytest.raises(BotorchDPError):
             Certificate.from_json(altered)
 
+    @pytest.mark.parametrize("digest", [None, 3, "", "0" * 63, "G" * 64, [], "none"])
+    @pytest.mark.parametrize("check", [True, False])
+    def test_there_is_no_certificate_without_a_digest(self, text, digest, check):
+        altered = edited(text, WORDS["owner"])
+        without = edited(altered, lambda s: s.update(digest=digest))
+        if digest == "none":
+            without = edited(altered, lambda s: s.pop("digest"))
+        with pytest.raises(CertificateError, match="not 64 hexadecimal digits"):
+            Certificate.from_json(without, check_digest=check)
+
     @pytest.mark.parametrize("name", [*EDITS, *WORDS])
     def test_verify_finds_what_was_read_nevertheless(self, path, text, name):
         altered = edited(text, {**EDITS, **WORDS}[name])
