@@ -59,7 +59,8 @@ def add_to(commands: Any) -> None:
         "--samples",
         type=int,
         default=20_000,
-        help="number of outputs on each of the two data sets (default: 20000)",
+        help="number of outputs on each of the two data sets (default: 20000); half of "
+        "them choose the test, and the others count",
     )
     parser.add_argument(
         "--confidence",
@@ -83,7 +84,7 @@ def _audit(options: argparse.Namespace) -> Answer:
     claim = value if options.claim is None else options.claim
     result = _result(options, own)
     refuted = result.rejects(claim)
-    at = f" at delta = {options.delta:g}" if options.delta else ""
+    at = f" at delta = {result.delta:g}" if result.delta else ""
     verdict = (
         f"REFUTED: the claim {result.unit} = {claim:g}{at} is false."
         if refuted
@@ -92,11 +93,12 @@ def _audit(options: argparse.Namespace) -> Answer:
     )
     return Answer(
         f"{result.unit} is at least {result.lower_bound:.4g}{at}, with confidence "
-        f"{result.confidence:g} ({result.num_samples} samples on each side)\n{verdict}",
+        f"{result.confidence:g}, from {result.num_samples} of the outputs on each data "
+        f"set\n{verdict}",
         {
             "lower_bound": result.lower_bound,
             "unit": result.unit,
-            "delta": options.delta,
+            "delta": result.delta,
             "confidence": result.confidence,
             "num_samples": result.num_samples,
             "claim": claim,

@@ -19,7 +19,7 @@ References:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,9 +29,15 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import beta, binom
 from torch import Tensor
 
-from botorch_dp._validation import check_count, check_positive, check_probability
+from botorch_dp._validation import (
+    check_choice,
+    check_count,
+    check_nonnegative,
+    check_positive,
+    check_probability,
+)
 from botorch_dp.exceptions import InvalidArgumentError
-from botorch_dp.privacy.guarantees import GDP, Guarantee, PureDP
+from botorch_dp.privacy.guarantees import GDP, ApproxDP, Guarantee, PureDP
 
 FloatArray: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = Any  # a count, or an array of counts
@@ -48,22 +54,46 @@ class AuditResult:
         unit: ``"mu"`` or ``"epsilon"``.
         confidence: The probability, over the samples, that the bound is true.
         num_samples: The number of samples per data set behind the bound.
+        delta: The delta at which epsilon is bounded; zero for mu.
     """
 
     lower_bound: float
     unit: str
     confidence: float
     num_samples: int
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("lower_bound", self.lower_bound)
+        check_choice("unit", self.unit, ("mu", "epsilon"))
+        check_probability("confidence", self.confidence)
+        check_count("num_samples", self.num_samples)
+        _check_delta(self.delta)
+        if self.unit == "mu" and self.delta:
+            raise InvalidArgumentError(
+                f"delta must be 0 for a bound on mu, got {self.delta!r}."
+            )
+
+    def __str__(self) -> str:
+        at = f" at delta={self.delta:.3g}" if self.delta else ""
+        return (
+            f"{self.unit} is at least {self.lower_bound:.4g}{at} with confidence "
+            f"{self.confidence:.4g}, from {self.num_samples} samples per data set"
+        )
 
     def rejects(self, claim: Guarantee | float) -> bool:
         """Return whether the claim is disproved.
 
         Args:
-            claim: A ``GDP`` or ``PureDP``, or the number in it.
+            claim: A ``GDP`` or ``PureDP``, or the number in it; or an ``ApproxDP``
+                whose delta is at most that of the audit.
         """
         if isinstance(claim, GDP) and self.unit == "mu":
             claim = claim.mu
-        elif isinstance(claim, PureDP) and self.unit == "epsilon":
+        elif self.unit == "epsilon" and (
+            isinstance(claim, PureDP)
+            or (isinstance(claim, ApproxDP) and claim.delta <= self.delta)
+        ):
             claim = claim.epsilon
         if not isinstance(claim, float | int):
             raise InvalidArgumentError(
@@ -138,7 +168,8 @@ def audit_epsilon(
             _log_odds(num - false_positives, false_negatives, num, alpha, delta),
         )
 
-    return _audit_threshold(x, y, bound, "epsilon", confidence, threshold)
+    found = _audit_threshold(x, y, bound, "epsilon", confidence, threshold)
+    return replace(found, delta=delta)
 
 
 def audit_epsilon_finite(
@@ -186,7 +217,7 @@ def audit_epsilon_finite(
     many, few = (counts[1], counts[3]) if forward else (counts[3], counts[1])
     num = len(x) - half
     found = _log_odds(many[event].sum(), few[event].sum(), num, alpha, delta)
-    return AuditResult(max(0.0, float(found)), "epsilon", confidence, num)
+    return AuditResult(max(0.0, float(found)), "epsilon", confidence, num, delta)
 
 
 def worst_log_ratio(log_probabilities: Tensor, neighbour: Tensor) -> float:
@@ -313,5 +344,5 @@ def _check_samples(
 
 
 def _check_delta(delta: float) -> None:
-    if not 0.0 <= delta < 1.0:
+    if check_nonnegative("delta", delta) >= 1.0:
         raise InvalidArgumentError(f"delta must lie in [0, 1), got {delta!r}.")

@@ -85,8 +85,9 @@ def load(
             )
         if number != VERSION or not isinstance(number, int):
             raise ValueError(f"unknown version {number!r}")
-        stated = _stated_digest(state.pop("digest", None))
+        stated = state.pop("digest", None)
         _check_types(state)
+        stated = _stated_digest(stated)
         certificate = kind(**_fields_of(state), stated_digest=stated)
         actual = certificate.digest
         if _canonical({"certificate": number, **state}) != _canonical(

@@ -4,6 +4,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
+from botorch_dp.privacy.contradictions import contradicting
 from botorch_dp.privacy.declaration import NOT_STATED
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
 from botorch_dp.privacy.spending import budget_limit
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 WORST_CASE = "worst case over all neighbouring data sets, no assumption on the data"
 # How an assumption begins that says who sees exact data.
 _STATED_TRUST = ("local:", "central", "secure aggregation:")
+CONTRADICTS = ", which contradicts this certificate"
 # Who is protected, by unit; every other unit is "every <unit>".
 _WHO = {
     "agent": "every agent with all its data",
@@ -73,6 +75,8 @@ def strength(certificate: "Certificate") -> str:
     """Return the strength of a guarantee: the key of one of the phrases here."""
     if not certificate.private or certificate.for_experiments_only:
         return "none"
+    if contradicting(certificate):
+        return "none"
     delta = certificate.main_delta
     if delta is None:
         return "unclear"
@@ -103,6 +107,11 @@ def sentences(certificate: "Certificate") -> tuple[str, str]:
     if not certificate.private:
         reason = "; ".join(certificate.assumptions)
         return (f"Nobody is protected: {reason}.", "Do not publish the results.")
+    if wrong := contradicting(certificate):
+        return (
+            "Nobody should rely on this certificate: an audit contradicts it.",
+            f"It states more protection than the audit found: {wrong[0]}.",
+        )
     others = _PLURALS.get(unit, f"{unit}s")
     first = (
         f"{who(certificate).replace('every', 'Every', 1)} is protected from anyone who "
@@ -185,12 +194,9 @@ def budget(certificate: "Certificate") -> list[tuple[str, str]]:
 
 def audits(certificate: "Certificate") -> list[tuple[str, str]]:
     """Return the lower bounds that audits found."""
+    wrong = contradicting(certificate)
     return [
-        (
-            "audit",
-            f"{audit.unit} is at least {audit.lower_bound:.4g} with confidence "
-            f"{audit.confidence:.4g}, from {audit.num_samples} samples per data set",
-        )
+        ("audit", f"{audit}{CONTRADICTS if audit in wrong else ''}")
         for audit in certificate.audits
     ] or [("audit", "none attached")]
 

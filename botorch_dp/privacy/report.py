@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import certificate_text as words
+from botorch_dp.privacy.contradictions import contradicting
 from botorch_dp.privacy.report_html import card, escaped, page, section, table
 from botorch_dp.privacy.report_ledger import (
     charges,
@@ -160,9 +161,9 @@ def _lights(certificate: "Certificate", ledger: "Ledger | None") -> str:
     capped = certificate.cap is not None
     [(_, budget)] = words.budget(certificate)
     rows.append(("good" if capped else "fair", "Budget", budget))
-    disproved = [a for a in certificate.audits if _rejects(certificate, a)]
     audited = "; ".join(text for _, text in words.audits(certificate))
-    light = "bad" if disproved else "good" if certificate.audits else "fair"
+    light = "good" if certificate.audits else "fair"
+    light = "bad" if contradicting(certificate) else light
     rows.append((light, "Audit", audited))
     missing = [t for label, t in words.declared(certificate) if label == "not stated"]
     declared = f"not stated: {missing[0]}" if missing else "complete"
@@ -180,16 +181,6 @@ def _lights(certificate: "Certificate", ledger: "Ledger | None") -> str:
 
 
 _WORDS = {"good": "good", "fair": "look", "bad": "bad"}
-
-
-def _rejects(certificate: "Certificate", audit: object) -> bool:
-    """Return whether an audit contradicts the certificate."""
-    unit, bound = getattr(audit, "unit", ""), getattr(audit, "lower_bound", 0.0)
-    if unit == "mu" and certificate.guarantee is not None:
-        return bool(bound > certificate.guarantee.to_dict()["mu"])
-    if unit == "epsilon" and certificate.pure_epsilon is not None:
-        return bool(bound > certificate.pure_epsilon)
-    return False
 
 
 def _details(certificate: "Certificate") -> list[str]:

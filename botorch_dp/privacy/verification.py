@@ -28,6 +28,7 @@ from botorch_dp.privacy.certificate_facts import (
     name_of,
 )
 from botorch_dp.privacy.certificate_text import WORST_CASE
+from botorch_dp.privacy.contradictions import contradicting
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.ledger_book import LedgerView
 from botorch_dp.privacy.spending import Spending
@@ -96,6 +97,10 @@ def verify(
             "The certificate was altered after it was written: it does not match its "
             "own digest."
         )
+    findings += [
+        f"An audit contradicts the certificate: {audit}."
+        for audit in contradicting(certificate)
+    ]
     if ledger is None:
         notes.append(
             "No ledger was given, so the numbers were not compared with anything."

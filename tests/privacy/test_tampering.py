@@ -325,7 +325,13 @@ WORDS = {
     "versions": lambda s: s["versions"].update(torch="1.0"),
     "accounting": lambda s: s.update(accountant="magic"),
     "audit": lambda s: s["audits"].append(
-        {"lower_bound": 0.0, "unit": "mu", "confidence": 0.99, "num_samples": 9}
+        {
+            "lower_bound": 0.0,
+            "unit": "mu",
+            "confidence": 0.99,
+            "num_samples": 9,
+            "delta": 0.0,
+        }
     ),
     "assumption": lambda s: s["assumptions"].append("nobody looked"),
 }
