@@ -65,6 +65,8 @@ def _add_verify(actions: Any) -> None:
             "  botorch-dp certificate verify certificate.json --ledger ledger.sqlite\n"
             "  botorch-dp certificate verify certificate.json --ledger "
             "'postgresql://db/privacy?ledger=patients'\n"
+            "  botorch-dp certificate verify certificate.json --ledger ledger.sqlite "
+            "--current\n"
             "  botorch-dp certificate verify certificate.json --public-key "
             "officer.key.pub\n"
         ),
@@ -74,13 +76,20 @@ def _add_verify(actions: Any) -> None:
     parser.add_argument(
         "--public-key", help="the file of the public key of who should have signed"
     )
+    parser.add_argument(
+        "--current",
+        action="store_true",
+        help="charges that came after the certificate are a finding (exit code 1)",
+    )
 
 
 def _verify(options: argparse.Namespace) -> Answer:
     if options.ledger is not None:
         refuse_missing(options.ledger)
     certificate = read_certificate(options.file, check_digest=False)
-    found = certificate.verify(options.ledger, public_key=options.public_key)
+    found = certificate.verify(
+        options.ledger, public_key=options.public_key, current=options.current
+    )
     text = str(found)
     if not (options.ledger or options.public_key):
         text += "\nGive --ledger, --public-key or both."
@@ -121,7 +130,7 @@ def _add_sign(actions: Any) -> None:
         "sign",
         _sign,
         help="Check a certificate and sign it (extra: signatures); exit code 1 if it "
-        "does not agree with its ledger.",
+        "does not agree with its ledger, or does not count all charges.",
         examples=(
             "  botorch-dp certificate create-key officer.key\n"
             "  botorch-dp certificate sign certificate.json --ledger ledger.sqlite "
@@ -132,16 +141,26 @@ def _add_sign(actions: Any) -> None:
     parser.add_argument("--ledger", required=True, help="its ledger: a file or a URL")
     parser.add_argument("--key", required=True, help="the file of a private key")
     parser.add_argument("--output", required=True, help="the signed certificate")
+    parser.add_argument(
+        "--outdated",
+        action="store_true",
+        help="sign it although the ledger was charged since",
+    )
 
 
 def _sign(options: argparse.Namespace) -> Answer:
+    from botorch_dp.privacy.verification import UNSIGNED
+
     refuse_missing(options.ledger)
     certificate = read_certificate(options.file)
-    certificate.verify(options.ledger).require()
+    found = certificate.verify(options.ledger, current=not options.outdated)
+    found.require()
     signed = certificate.signed(options.key)
     Path(options.output).write_text(signed.to_json(), encoding="utf-8")
+    notes = [note for note in found.notes if note != UNSIGNED]
     return Answer(
-        f"wrote {options.output}", {"output": options.output, "digest": signed.digest}
+        "\n".join([f"wrote {options.output}", *(f"note: {note}" for note in notes)]),
+        {"output": options.output, "digest": signed.digest, "notes": notes},
     )
 
 

@@ -6,13 +6,10 @@ Its numbers follow from the charges of a ledger
 :mod:`~botorch_dp.privacy.certificate_text`.
 """
 
-import functools
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from botorch_dp._validation import check_choice, check_instance, check_probability
@@ -29,6 +26,7 @@ from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 from botorch_dp.privacy.ledger import Ledger
 from botorch_dp.privacy.noise import SeededNoise
 from botorch_dp.privacy.signatures import Signature
+from botorch_dp.privacy.versions import installed_versions
 
 if TYPE_CHECKING:
     from botorch_dp.privacy.verification import Verification
@@ -48,7 +46,6 @@ OF_TOLD_LOSSES = (RECORDS_ALONE, SAME_ROWS, PUBLIC_SETTINGS, TOLD_RECORDS)
 _DELTAS = (1e-3, 1e-5, 1e-7)
 # A larger delta says nothing about the strength of a guarantee.
 _LARGEST_DELTA = 1e-3
-_PACKAGES = ("botorch-dp", "torch", "dp-accounting", "opendp")
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class Certificate:
     noise: Sequence[str]
     num_releases: int
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=lambda: _versions())
+    versions: Mapping[str, str] = field(default_factory=installed_versions)
     private: bool = True
     run: str | None = None
     pure_epsilon: float | None = None
@@ -357,6 +354,7 @@ class Certificate:
         ledger: Ledger | str | os.PathLike[str] | None = None,
         *,
         public_key: str | os.PathLike[str] | None = None,
+        current: bool = False,
     ) -> "Verification":
         """Check the certificate against its ledger, and its signature.
 
@@ -365,6 +363,9 @@ class Certificate:
                 The ledger of one partition must be that of the certificate, unless the
                 certificate counts all of them.
             public_key: The file of the public key of who should have signed.
+            current: Whether charges that came after the certificate are a finding, and
+                not only a note. Ask for it if the certificate is to say what was spent
+                until now.
 
         Returns:
             What was found. ``require()`` raises unless all is well.
@@ -378,7 +379,7 @@ class Certificate:
         """
         from botorch_dp.privacy.verification import verify
 
-        return verify(self, ledger, public_key=public_key)
+        return verify(self, ledger, public_key=public_key, current=current)
 
     def to_json(self) -> str:
         """Return the certificate as JSON that :meth:`from_json` reads."""
@@ -457,18 +458,3 @@ def _cap_delta(ledger: Ledger) -> tuple[float, ...]:
 
 def _today() -> str:
     return datetime.now(UTC).date().isoformat()
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    found = {package: _version_of(package) for package in _PACKAGES}
-    return versions | {name: text for name, text in found.items() if text is not None}
-
-
-@functools.cache
-def _version_of(package: str) -> str | None:
-    """Return the version of an installed package, from its files."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 # Machines differ in the last bits of exponentials and of Fourier transforms, which the
 # accounting turns into relative differences of up to about 1e-9. Texts show 6 digits.
 _ROUNDING = 1e-6
+UNSIGNED = (
+    "The certificate is not signed. Words that do not follow from the ledger, such as "
+    "the declaration, may have been rewritten."
+)
 _EQUAL = ("unit", "adjacency", "noise", "num_releases", "cap", "has_partitions")
 _CLOSE = ("guarantee", "pure_epsilon", "rho", "renyi", "guess", "epsilons", "counted")
 
@@ -86,6 +90,7 @@ def verify(
     ledger: Ledger | str | os.PathLike[str] | None,
     *,
     public_key: str | os.PathLike[str] | None = None,
+    current: bool = False,
 ) -> Verification:
     """Check a certificate; see :meth:`Certificate.verify`."""
     check_instance("ledger", ledger, (Ledger, str, os.PathLike, type(None)))
@@ -124,7 +129,7 @@ def verify(
             notes += _notes_on_parts(past)
             later = len(now.entries) - len(past.entries)
             if later:
-                notes.append(
+                (findings if current else notes).append(
                     f"The ledger has had {later} more charge(s) since. This "
                     "certificate does not count them."
                 )
@@ -132,10 +137,7 @@ def verify(
     if public_key is not None:
         checked.append("signature, which binds every word and number")
     elif certificate.signature is None:
-        notes.append(
-            "The certificate is not signed. Words that do not follow from the ledger, "
-            "such as the declaration, may have been rewritten."
-        )
+        notes.append(UNSIGNED)
     else:
         notes.append("The signature was not checked: give public_key.")
     return Verification(tuple(findings), tuple(checked), tuple(notes))
@@ -150,6 +152,9 @@ def differences(certificate: "Certificate", past: LedgerView) -> Iterator[str]:
     """
     if not past.entries:
         yield "The ledger had no charges when the certificate was made."
+        return
+    if wrong := [delta for delta in certificate.epsilons if not 0 < delta < 1]:
+        yield f"epsilons has the delta {wrong[0]:g}; it must be between 0 and 1."
         return
     facts = Facts.of(past, certificate.epsilons)
     if not certificate.private:
@@ -230,6 +235,11 @@ def _read(
         raise LedgerError(
             f"This is another ledger, {name_of(ledger.id)}. The certificate belongs to "
             f"{head.ledger}."
+        )
+    if head.num_rows < 1:
+        raise LedgerError(
+            f"The certificate counts {head.num_rows} rows of the ledger; the first "
+            "charge is at least one row."
         )
     past = ledger.verify(head.num_rows)
     if past.head.digest != head.digest:

@@ -109,6 +109,15 @@ class TestVerify:
         assert not found["verified"]
         assert "num_releases is 7 in the certificate" in found["findings"][0]
 
+    def test_later_charges(self, file, ledger, capsys):
+        arguments = ["certificate", "verify", file, "--ledger", ledger.path]
+        assert main([*arguments, "--current"]) == 0
+        ledger.charge(GaussianEvent(2.0))
+        assert main(arguments) == 0
+        assert "note     The ledger has had 1 more charge(s)" in capsys.readouterr().out
+        assert main([*arguments, "--current"]) == 1
+        assert "wrong    The ledger has had 1 more" in capsys.readouterr().out
+
     def test_another_ledger(self, file, tmp_path, capsys):
         other = Ledger(tmp_path / "other.sqlite")
         other.charge(GaussianEvent(2.0))
@@ -179,6 +188,21 @@ class TestSign:
         alter(signed, created="2020-01-01", digest=True)
         assert main(check) == 1
         assert "signature is not that" in capsys.readouterr().out
+
+    def test_what_counts_all_charges(self, file, ledger, tmp_path, capsys):
+        pytest.importorskip("cryptography")
+        key, signed = tmp_path / "officer.key", tmp_path / "signed.json"
+        assert main(["certificate", "create-key", str(key)]) == 0
+        ledger.charge(GaussianEvent(2.0))
+        arguments = ["certificate", "sign", file, "--ledger", ledger.path]
+        arguments += ["--key", str(key), "--output", str(signed)]
+        assert main(arguments) == 1
+        assert "1 more charge(s) since" in capsys.readouterr().err
+        assert not signed.exists()
+        assert main([*arguments, "--outdated"]) == 0
+        text = capsys.readouterr().out
+        assert "note: The ledger has had 1 more charge(s) since" in text
+        assert "not signed" not in text
 
     def test_only_what_agrees_with_its_ledger(self, file, ledger, tmp_path, capsys):
         pytest.importorskip("cryptography")

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from botorch_dp.privacy import (
     Ledger,
     create_key,
 )
+from botorch_dp.privacy.certificate_facts import Facts
 
 ASSUMED = "smooth losses"
 
@@ -305,6 +307,11 @@ EDITS = {
     "number of rows": lambda s: s["head"].update(num_rows=2),
     "too many rows": lambda s: s["head"].update(num_rows=99),
     "no rows": lambda s: s["head"].update(num_rows=0),
+    "rows from the end": lambda s: s["head"].update(num_rows=-3),
+    "a delta of 0": lambda s: s["epsilons"].append([0, 0.1]),
+    "a negative delta": lambda s: s["epsilons"].append([-1.0, 0.1]),
+    "a delta of 1": lambda s: s["epsilons"].append([1, 0.0]),
+    "a delta of 2": lambda s: s.update(epsilons=[[2, 0.0]]),
     "head": lambda s: s["head"].update(digest="0" * 64),
     "no head": lambda s: s.update(head=None),
 }
@@ -396,6 +403,24 @@ class TestCertificate:
         found = Certificate.from_json(forged(text, GAUSSIAN[name])).verify(ledger)
         assert len(found.findings) == 1
         assert name in found.findings[0]
+
+    def test_one_that_was_rewritten_to_an_earlier_row(self, path, text):
+        """All its numbers are true of that row, so only later charges show it."""
+        past = Ledger(path).verify(2)
+        read = Certificate.from_json(text)
+        facts = vars(Facts.of(past, read.epsilons))
+        facts.pop("conditions")
+        assert facts["epsilons"][1e-6] < read.epsilons[1e-6]
+        earlier = Certificate.from_json(replace(read, **facts).to_json())
+        found = earlier.verify(path)
+        assert found.ok
+        assert any("2 more charge(s) since" in note for note in found.notes)
+        found = earlier.verify(path, current=True)
+        assert not found.ok
+        assert "2 more charge(s) since" in found.findings[0]
+        assert read.verify(path, current=True).ok
+        back = replace(earlier, head=replace(earlier.head, num_rows=-2))
+        assert "counts -2 rows" in back.verify(path).findings[-1]
 
     def test_words_need_a_signature(self, path, text):
         """The docs say so: without a signature, words are as good as their file."""
