@@ -38,6 +38,12 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the certificate, as JSON")
 
 
+def _add_public_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--public-key", help="the file of the public key of who should have signed"
+    )
+
+
 def _add_show(actions: Any) -> None:
     parser = add_command(
         actions,
@@ -73,9 +79,7 @@ def _add_verify(actions: Any) -> None:
     )
     _add_file(parser)
     parser.add_argument("--ledger", help="the ledger: a file or a URL")
-    parser.add_argument(
-        "--public-key", help="the file of the public key of who should have signed"
-    )
+    _add_public_key(parser)
     parser.add_argument(
         "--current",
         action="store_true",
@@ -113,15 +117,21 @@ def _add_html(actions: Any) -> None:
     parser.add_argument(
         "--ledger",
         help="its ledger, which adds the budget over time, what was released and when, "
-        "and whether both agree",
+        "and whether both agree; exit code 1 if they do not",
     )
+    _add_public_key(parser)
     add_output(parser)
 
 
 def _html(options: argparse.Namespace) -> Answer:
     certificate = read_certificate(options.file)
     ledger = None if options.ledger is None else open_ledger(options.ledger)
-    return write(certificate.to_html(ledger), options)
+    key = options.public_key
+    answer = write(certificate.to_html(ledger, public_key=key), options)
+    found = certificate.verify(ledger, public_key=key)
+    if not found.findings:
+        return answer
+    return Answer(f"{answer.text}\n{found}", answer.data, is_finding=True)
 
 
 def _add_sign(actions: Any) -> None:

@@ -338,16 +338,23 @@ class Certificate:
 
         return certificate_card(self)
 
-    def to_html(self, ledger: Ledger | None = None) -> str:
+    def to_html(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        public_key: str | os.PathLike[str] | None = None,
+    ) -> str:
         """Return a whole page, which needs no network.
 
         Args:
-            ledger: The ledger of the certificate. The page then also shows the budget
-                over time, what was released and when, and whether the two agree.
+            ledger: The ledger of the certificate. If the two agree, the page also shows
+                the budget over time, and what was released and when. If not, it says
+                that nobody should rely on it.
+            public_key: The file of the public key of who should have signed.
         """
         from botorch_dp.privacy.report import certificate_page
 
-        return certificate_page(self, ledger)
+        return certificate_page(self, ledger, public_key=public_key)
 
     def verify(
         self,

@@ -310,11 +310,11 @@ def title(certificate: "Certificate") -> str:
 
 def text(certificate: "Certificate") -> str:
     """Return a certificate as text, in which no label or text can begin a line."""
-    lines = [_in_one_line(title(certificate))]
+    lines = [in_one_line(title(certificate))]
     for sentence in sentences(certificate):
         lines += textwrap.wrap(sentence, _WIDTH)
     lines.append("")
-    table = [tuple(map(_in_one_line, row)) for row in rows(certificate)]
+    table = [tuple(map(in_one_line, row)) for row in rows(certificate)]
     last = [line for line in table if line[0] == "parameters"]
     lines += [
         f"  {label:<{_LABEL}}{words}"
@@ -325,7 +325,7 @@ def text(certificate: "Certificate") -> str:
     return "\n".join(lines)
 
 
-def _in_one_line(words: str) -> str:
+def in_one_line(words: str) -> str:
     """Return a text without line breaks and other characters that are not shown."""
     return "".join(one if one.isprintable() else " " for one in words)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from botorch_dp.exceptions import InvalidArgumentError
 from botorch_dp.privacy import certificate_text as words
-from botorch_dp.privacy.contradictions import contradicting
 from botorch_dp.privacy.report_html import card, escaped, page, section, table
 from botorch_dp.privacy.report_ledger import (
     charges,
@@ -19,34 +18,41 @@ from botorch_dp.privacy.report_ledger import (
     name_to_show,
     summary_rows,
 )
+from botorch_dp.privacy.report_lights import STRENGTH, lights
 
 if TYPE_CHECKING:
     from botorch_dp.privacy.certificate import Certificate
     from botorch_dp.privacy.ledger import Ledger
+    from botorch_dp.privacy.verification import Verification
 
 # What the card of a certificate shows when it is opened.
 _FOLDED = ("not covered", "versions", "parameters", "Renyi DP", "not stated")
 _SUMMARY = "Not covered, not stated, and technical details"
-_LIGHTS = {"strong": "good", "unclear": "fair", "little": "bad", "none": "bad"}
 
 
 def certificate_page(
-    certificate: "Certificate", ledger: "Ledger | None" = None, *, title: str = ""
+    certificate: "Certificate",
+    ledger: "Ledger | None" = None,
+    *,
+    public_key: str | os.PathLike[str] | None = None,
 ) -> str:
     """Return a whole page about a certificate.
 
     Args:
         certificate: The certificate.
-        ledger: Its ledger, which adds the budget over time and all charges.
-        title: The title of the page.
+        ledger: Its ledger, which adds the budget over time and all charges, unless the
+            two contradict each other.
+        public_key: The file of the public key of who should have signed.
     """
-    title = title or certificate.declaration.data_set or "Privacy report"
+    title = certificate.declaration.data_set or "Privacy report"
+    found = certificate.verify(ledger, public_key=public_key)
+    verdict = _warning(found) if found.findings else _sentences(certificate)
     parts = [
         f"<header><p class='kind'>{escaped(words.title(certificate))}</p>"
-        f"<h1>{escaped(title)}</h1>{_sentences(certificate)}</header>",
-        section("At a glance", _lights(certificate, ledger)),
+        f"<h1>{escaped(title)}</h1>{verdict}</header>",
+        section("At a glance", lights(certificate, found)),
     ]
-    if ledger is not None:
+    if ledger is not None and not found.findings:
         parts += ledger_sections(_part_of(certificate, ledger), exact_times=False)
     parts += _details(certificate)
     return page(title, parts)
@@ -132,55 +138,17 @@ def _part_of(certificate: "Certificate", ledger: "Ledger") -> "Ledger":
 
 
 def _sentences(certificate: "Certificate") -> str:
-    lead = "".join(f"<p class='says'>{escaped(s)}</p>" for s in certificate.sentences)
-    return f"<div class='{_LIGHTS[certificate.strength]} verdict'>{lead}</div>"
+    return _verdict(STRENGTH[certificate.strength], certificate.sentences)
 
 
-def _lights(certificate: "Certificate", ledger: "Ledger | None") -> str:
-    """Return the table of traffic lights."""
-    rows: list[tuple[str, str, str]] = []
-    delta = certificate.main_delta
-    if not certificate.private or delta is None:
-        rows.append(("bad", "Strength", "nothing is guaranteed"))
-    else:
-        epsilon = certificate.epsilons[delta]
-        text = f"{certificate.strength}: epsilon {epsilon:.4g} at delta {delta:.3g}"
-        rows.append((_LIGHTS[certificate.strength], "Strength", text))
-    conditional = [t for t in certificate.assumptions if t.startswith("NOT worst case")]
-    rows.append(
-        ("fair", "Assumptions on the data", "; ".join(conditional))
-        if conditional
-        else ("good", "Assumptions on the data", "none: holds in the worst case")
-    )
-    exact = set(certificate.noise) == {"secure"}
-    noise = "exact discrete noise" if exact else "floating-point noise"
-    light = "bad" if certificate.for_experiments_only else "good" if exact else "fair"
-    if certificate.for_experiments_only:
-        noise = "seeded noise, for experiments only"
-    rows.append((light, "Noise", noise))
-    capped = certificate.cap is not None
-    [(_, budget)] = words.budget(certificate)
-    rows.append(("good" if capped else "fair", "Budget", budget))
-    audited = "; ".join(text for _, text in words.audits(certificate))
-    light = "good" if certificate.audits else "fair"
-    light = "bad" if contradicting(certificate) else light
-    rows.append((light, "Audit", audited))
-    missing = [t for label, t in words.declared(certificate) if label == "not stated"]
-    declared = f"not stated: {missing[0]}" if missing else "complete"
-    rows.append(("fair" if missing else "good", "Declaration", declared))
-    if ledger is not None:
-        found = certificate.verify(ledger)
-        text = "; ".join(found.findings) or "agrees with the ledger"
-        rows.append(("good" if found.ok else "bad", "Verification", text))
-    cells = "".join(
-        f"<tr><td><span class='{light} light'>{_WORDS[light]}</span></td>"
-        f"<th scope='row'>{escaped(label)}</th><td>{escaped(text)}</td></tr>"
-        for light, label, text in rows
-    )
-    return f"<div class='wide'><table class='lights'>{cells}</table></div>"
+def _warning(found: "Verification") -> str:
+    first = "NOT verified: do not rely on anything in this report."
+    return _verdict("bad", (first, *found.findings))
 
 
-_WORDS = {"good": "good", "fair": "look", "bad": "bad"}
+def _verdict(light: str, sentences: Iterable[str]) -> str:
+    lead = "".join(f"<p class='says'>{escaped(text)}</p>" for text in sentences)
+    return f"<div class='{light} verdict'>{lead}</div>"
 
 
 def _details(certificate: "Certificate") -> list[str]:

@@ -3,12 +3,17 @@
 import html
 from collections.abc import Iterable
 
+from botorch_dp.privacy.certificate_text import in_one_line
 from botorch_dp.privacy.report_style import PAGE_STYLE, STYLE
 
 
 def escaped(value: object) -> str:
-    """Return a text that HTML shows as it is."""
-    return html.escape(str(value), quote=True)
+    """Return a text that HTML shows as it is.
+
+    Characters that are not shown, such as those that reverse the text after them, are
+    spaces.
+    """
+    return html.escape(in_one_line(str(value)), quote=True)
 
 
 def section(title: str, content: str) -> str:

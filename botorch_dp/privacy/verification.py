@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 # Machines differ in the last bits of exponentials and of Fourier transforms, which the
 # accounting turns into relative differences of up to about 1e-9. Texts show 6 digits.
 _ROUNDING = 1e-6
+NO_LEDGER = "No ledger was given, so the numbers were not compared with anything."
+UNCHECKED = "The signature was not checked: give public_key."
 UNSIGNED = (
     "The certificate is not signed. Words that do not follow from the ledger, such as "
     "the declaration, may have been rewritten."
@@ -56,11 +58,15 @@ class Verification:
         findings: What is wrong, in words; empty if nothing is.
         checked: What was checked, in words.
         notes: What a reader should know although it is not wrong.
+        with_ledger: Whether the certificate was compared with a ledger.
+        with_key: Whether its signature was checked.
     """
 
     findings: tuple[str, ...]
     checked: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    with_ledger: bool = False
+    with_key: bool = False
 
     @property
     def ok(self) -> bool:
@@ -107,9 +113,7 @@ def verify(
         for audit in contradicting(certificate)
     ]
     if ledger is None:
-        notes.append(
-            "No ledger was given, so the numbers were not compared with anything."
-        )
+        notes.append(NO_LEDGER)
     elif certificate.head is None:
         findings.append(
             "The certificate names no ledger, so its numbers cannot be checked. "
@@ -139,8 +143,14 @@ def verify(
     elif certificate.signature is None:
         notes.append(UNSIGNED)
     else:
-        notes.append("The signature was not checked: give public_key.")
-    return Verification(tuple(findings), tuple(checked), tuple(notes))
+        notes.append(UNCHECKED)
+    return Verification(
+        tuple(findings),
+        tuple(checked),
+        tuple(notes),
+        with_ledger=ledger is not None,
+        with_key=public_key is not None,
+    )
 
 
 def differences(certificate: "Certificate", past: LedgerView) -> Iterator[str]:

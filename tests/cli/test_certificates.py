@@ -162,6 +162,17 @@ class TestHTML:
         assert "Budget over time" in page
         assert "agrees with the ledger" in page
 
+    def test_a_page_of_what_does_not_verify(self, file, tmp_path, capsys):
+        other = Ledger(tmp_path / "other.sqlite")
+        other.charge(GaussianEvent(2.0), mechanism="not of this one")
+        output = tmp_path / "page.html"
+        arguments = ["certificate", "html", file, "--output", str(output)]
+        assert main([*arguments, "--ledger", other.path]) == 1
+        assert "wrong    This is another ledger" in capsys.readouterr().out
+        page = output.read_text("utf-8")
+        assert "class='bad verdict'" in page
+        assert "not of this one" not in page
+
     @pytest.mark.parametrize("found", [True, False])
     def test_opened(self, file, tmp_path, capsys, monkeypatch, found):
         opened = []

@@ -16,9 +16,11 @@ from botorch_dp.privacy import (
     Ledger,
     PureDP,
     PureEvent,
+    create_key,
 )
 from botorch_dp.privacy.ledger_summary import spending_over_time
 from botorch_dp.privacy.report import write_page
+from botorch_dp.privacy.report_html import escaped
 
 EVIL = "<script>alert('x')</script>\"onload='y'"
 VOID = {"meta", "line", "path"}
@@ -175,6 +177,73 @@ class TestPage:
 
     def test_an_empty_ledger(self):
         assert "Nothing was charged yet." in Page(Ledger().to_html()).texts
+
+
+class TestVerification:
+    """A page says what was checked, and what was not."""
+
+    @staticmethod
+    def row(page, label):
+        row = re.search(rf"<tr>(?:(?!<tr>).)*{label}</th>.*?</tr>", page)
+        return row and row.group()
+
+    def test_without_a_ledger(self, certificate):
+        row = self.row(certificate.to_html(), "Verification")
+        assert "'fair light'" in row
+        assert "not compared with a ledger" in row
+
+    def test_another_ledger(self, ledger, certificate):
+        other = Ledger(cap=ApproxDP(3.0, 1e-6))
+        other.charge(GaussianEvent(8.0), mechanism="not of this one")
+        page = certificate.to_html(other)
+        assert "class='bad verdict'" in page
+        assert "NOT verified: do not rely on anything in this report." in page
+        assert "This is another ledger" in self.row(page, "Verification")
+        assert "not verified" in self.row(page, "Strength")
+        assert "not of this one" not in page
+        assert "Budget over time" not in page
+        assert certificate.sentences[1] not in Page(page).texts
+
+    def test_an_altered_certificate(self, certificate):
+        text = certificate.to_json().replace("Ward 3", "Ward 4")
+        altered = Certificate.from_json(text, check_digest=False)
+        assert "class='bad verdict'" in altered.to_html()
+
+    def test_later_charges(self, ledger, certificate):
+        assert self.row(certificate.to_html(ledger), "Note") is None
+        ledger.charge(GaussianEvent(90.0))
+        row = self.row(certificate.to_html(ledger), "Note")
+        assert "1 more charge(s) since" in row
+
+    def test_notes_on_partitions(self, ledger):
+        ledger.partition("north").charge(GaussianEvent(90.0))
+        north = Certificate.from_ledger(ledger.partition("north"))
+        row = self.row(north.to_html(ledger), "Note")
+        assert "nobody can check that the partitions are disjoint" in row
+
+    def test_signatures(self, ledger, certificate, tmp_path):
+        pytest.importorskip("cryptography")
+        public = create_key(tmp_path / "key")
+        other = create_key(tmp_path / "other")
+        signed = certificate.signed(tmp_path / "key")
+        assert "'fair light'" in self.row(certificate.to_html(), "Signature")
+        key = signed.signature.public_key
+        row = self.row(signed.to_html(ledger), "Signature")
+        assert "'fair light'" in row
+        assert f"not checked; it states the public key {escaped(key)}" in row
+        row = self.row(signed.to_html(ledger, public_key=public), "Signature")
+        assert "'good light'" in row
+        page = signed.to_html(ledger, public_key=other)
+        assert "'good light'" not in self.row(page, "Signature")
+        assert "class='bad verdict'" in page
+
+    def test_nothing_reverses_a_text(self, ledger, certificate):
+        for evil in ("\u202e", "\u2066", "\u200f", "\n", "\x1b", "\ud800"):
+            declaration = Declaration(data_set=f"2{evil}1", owner=evil)
+            declared = certificate.with_declaration(declaration)
+            page = declared.to_html(ledger) + declared._repr_html_()
+            assert "<h1>2 1</h1>" in page
+            assert evil == "\n" or evil not in page
 
 
 class TestParts:
