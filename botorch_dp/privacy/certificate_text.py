@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 from botorch_dp.privacy.contradictions import contradicting
 from botorch_dp.privacy.declaration import NOT_STATED
 from botorch_dp.privacy.noise import SecureNoise, SeededNoise, SystemNoise
+from botorch_dp.privacy.person_level import (
+    person_epsilon,
+    person_guess,
+    person_words,
+    records_of,
+)
 from botorch_dp.privacy.spending import budget_limit
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ def strength(certificate: "Certificate") -> str:
     delta = certificate.main_delta
     if delta is None:
         return "unclear"
-    epsilon = certificate.epsilons[delta]
+    epsilon = person_epsilon(certificate, delta)
     if epsilon <= _STRONG:
         return "strong"
     return "unclear" if epsilon <= _UNCLEAR else "little"
@@ -112,9 +118,13 @@ def sentences(certificate: "Certificate") -> tuple[str, str]:
             "Nobody should rely on this certificate: an audit contradicts it.",
             f"It states more protection than the audit found: {wrong[0]}.",
         )
+    protected = who(certificate)
+    if (k := records_of(certificate)) > 1:
+        protected = f"{protected}, and every person with at most {k} of them,"
+        unit = "person"
     others = _PLURALS.get(unit, f"{unit}s")
     first = (
-        f"{who(certificate).replace('every', 'Every', 1)} is protected from anyone who "
+        f"{protected.replace('every', 'Every', 1)} is protected from anyone who "
         f"sees what was released, even from an attacker who knows all other {others}."
     )
     if certificate.for_experiments_only:
@@ -133,7 +143,7 @@ def sentences(certificate: "Certificate") -> tuple[str, str]:
         phrase = _NO_EPSILON
     return first, (
         f"{condition} who guesses {guessed}, with even odds before, is right at most "
-        f"{percent(certificate.guess)} of the time: {phrase}."
+        f"{percent(person_guess(certificate))} of the time: {phrase}."
     )
 
 
@@ -244,18 +254,18 @@ def contribution(certificate: "Certificate") -> list[tuple[str, str]]:
     if certificate.unit != "record":
         return []
     if k is None:
-        return [("contribution", "a person with k records is protected k times less")]
-    if k == 1:
-        return [("contribution", "a person has at most one record, as declared")]
-    mu = getattr(certificate.guarantee, "mu", None)
-    total = "" if mu is None else f": GDP(mu={k * mu:.7g})"
-    return [
-        (
-            "contribution",
-            f"a person has at most {k} records, as declared, and is protected {k} "
-            f"times less{total}",
+        text = (
+            "not stated: for a person with k records epsilon and mu are k times as "
+            "large, and rho is k^2 times as large"
         )
-    ]
+    elif k == 1:
+        text = "a person has at most one record, as declared"
+    else:
+        text = (
+            f"a person has at most {k} records, as declared; for such a person: "
+            f"{person_words(certificate)}"
+        )
+    return [("contribution", text)]
 
 
 def rows(certificate: "Certificate") -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from botorch_dp.privacy import certificate_text as words
 from botorch_dp.privacy.contradictions import contradicting
+from botorch_dp.privacy.person_level import person_epsilon, records_of
 from botorch_dp.privacy.report_html import escaped
 from botorch_dp.privacy.verification import (
     NO_LEDGER,
@@ -54,8 +55,10 @@ def _strength(certificate: "Certificate", found: Verification) -> Row:
     delta = certificate.main_delta
     if not certificate.private or delta is None:
         return "bad", "Strength", "nothing is guaranteed"
-    epsilon = certificate.epsilons[delta]
+    epsilon = person_epsilon(certificate, delta)
     text = f"{certificate.strength}: epsilon {epsilon:.4g} at delta {delta:.3g}"
+    if (k := records_of(certificate)) > 1:
+        text += f", for a person with {k} records"
     return STRENGTH[certificate.strength], "Strength", text
 
 
