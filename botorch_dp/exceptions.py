@@ -41,6 +41,10 @@ class LedgerError(BotorchDPError):
     """A ledger file is not a ledger, is damaged, or has unexpected content."""
 
 
+class LedgerUnavailableError(LedgerError):
+    """A ledger cannot be reached or opened now, which says nothing about its rows."""
+
+
 class CertificateError(BotorchDPError):
     """A certificate was altered, or does not agree with its ledger."""
 

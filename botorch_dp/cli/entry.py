@@ -5,21 +5,29 @@ code meaning
 ==== =====================================================================
 0    the command did what was asked, and found nothing wrong
 1    a finding: a damaged ledger, an altered certificate, a refuted claim
-2    the command could not be run: wrong arguments, a file that is missing
+2    the command could not be run: wrong arguments, a file that is missing, a
+     server that does not answer
 ==== =====================================================================
 """
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 from botorch_dp.cli import audits, budgets, certificates, ledgers
-from botorch_dp.exceptions import BotorchDPError, CertificateError, LedgerError
+from botorch_dp.exceptions import (
+    BotorchDPError,
+    CertificateError,
+    LedgerError,
+    LedgerUnavailableError,
+)
 
 _EPILOG = """\
 exit codes: 0 all is well; 1 a finding (a damaged ledger, an altered certificate, a
-refuted claim); 2 the command could not be run (wrong arguments, a missing file)
+refuted claim); 2 the command could not be run (wrong arguments, a missing file, a
+server that does not answer)
 
 examples:
   botorch-dp epsilon --mu 1 --delta 1e-5
@@ -51,12 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
             answer = options.run(options)
+        except LedgerUnavailableError as error:
+            return _complain(error, code=2)
         except (CertificateError, LedgerError) as error:
             return _complain(error, code=1)
         except (BotorchDPError, OSError, UnicodeDecodeError) as error:
             return _complain(error, code=2)
-    print(answer.to_json() if options.json else answer.text)
+    _print(answer.to_json() if options.json else answer.text)
     return 1 if answer.is_finding else 0
+
+
+def _print(text: str) -> None:
+    """Print a text, of which the reader of a pipe may want the first lines only."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -377,6 +377,9 @@ class Certificate:
         Returns:
             What was found. ``require()`` raises unless all is well.
 
+        Raises:
+            LedgerUnavailableError: If the ledger cannot be reached or opened.
+
         Example:
             >>> from botorch_dp.privacy import GaussianEvent
             >>> ledger = Ledger()

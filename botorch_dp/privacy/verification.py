@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from botorch_dp._validation import check_instance
-from botorch_dp.exceptions import BotorchDPError, CertificateError, LedgerError
+from botorch_dp.exceptions import (
+    BotorchDPError,
+    CertificateError,
+    LedgerError,
+    LedgerUnavailableError,
+)
 from botorch_dp.privacy import signatures
 from botorch_dp.privacy.certificate_facts import (
     Facts,
@@ -125,6 +130,8 @@ def verify(
         checked.append(f"numbers, from the first {head.num_rows} row(s) of the ledger")
         try:
             past, now = _read(ledger, head, certificate.partition)
+        except LedgerUnavailableError:
+            raise  # an outage is no finding about the certificate
         except BotorchDPError as error:
             findings.append(f"{error}")
         else:

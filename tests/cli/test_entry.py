@@ -1,8 +1,10 @@
 """The entry point: exit codes, errors in one line, and help without heavy imports."""
 
+import contextlib
 import json
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -11,11 +13,13 @@ from pathlib import Path
 import pytest
 
 import botorch_dp
-from botorch_dp import Ledger
+from botorch_dp import Certificate, Ledger
 from botorch_dp.cli import audits, budgets, main
 from botorch_dp.cli.answer import Answer
 from botorch_dp.cli.entry import _parser
-from botorch_dp.exceptions import BotorchDPWarning
+from botorch_dp.exceptions import BotorchDPWarning, LedgerUnavailableError
+from botorch_dp.privacy import PureEvent
+from botorch_dp.privacy.stores import sqlite
 
 COMMANDS = [
     ["epsilon"],
@@ -147,3 +151,59 @@ def test_a_damaged_ledger_is_a_finding(tmp_path, capsys):
         assert text.out == ""
         assert text.err.startswith("botorch-dp: ")
         assert text.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["epsilon", "--mu", "1", "--delta", "1e-5"]])
+def test_a_reader_that_has_seen_enough(command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "botorch_dp", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()  # as `head` does
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+class TestOutages:
+    """They are not findings: nothing is known about the ledger."""
+
+    def test_a_server_that_does_not_answer(self, tmp_path, capsys):
+        pytest.importorskip("psycopg")
+        url = "postgresql://nobody@127.0.0.1:1/db?ledger=x"
+        ledger = Ledger()
+        ledger.charge(PureEvent(0.5))
+        file = tmp_path / "certificate.json"
+        file.write_text(Certificate.from_ledger(ledger).to_json())
+        for command in (
+            ["ledger", "verify", url],
+            ["ledger", "show", url],
+            ["certificate", "verify", str(file), "--ledger", url],
+        ):
+            assert main(command) == 2
+            assert "cannot be used" in capsys.readouterr().err
+
+    def test_a_folder(self, tmp_path, capsys):
+        assert main(["ledger", "verify", str(tmp_path)]) == 2
+        assert "not a ledger but a folder" in capsys.readouterr().err
+
+    def test_a_locked_file(self, tmp_path, monkeypatch):
+        path = tmp_path / "ledger.sqlite"
+        Ledger(path).charge(PureEvent(0.5))
+        monkeypatch.setattr(sqlite, "_LOCK_TIMEOUT_SECONDS", 0.01)
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(LedgerUnavailableError, match="locked"):
+                Ledger(path)
+
+    def test_an_outage_is_no_finding_about_a_certificate(self, tmp_path, monkeypatch):
+        path = tmp_path / "ledger.sqlite"
+        Ledger(path).charge(PureEvent(0.5))
+        certificate = Certificate.from_ledger(Ledger(path))
+        monkeypatch.setattr(sqlite, "_LOCK_TIMEOUT_SECONDS", 0.01)
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(LedgerUnavailableError):
+                certificate.verify(path)

@@ -26,7 +26,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from botorch_dp._imports import import_extra
-from botorch_dp.exceptions import InvalidArgumentError, LedgerError
+from botorch_dp.exceptions import (
+    InvalidArgumentError,
+    LedgerError,
+    LedgerUnavailableError,
+)
 from botorch_dp.privacy.stores import postgres_schema as schema
 from botorch_dp.privacy.stores.chain import Head, follow, start
 
@@ -100,13 +104,15 @@ class PostgresStore:
             ) as connection:
                 yield connection
         except psycopg.errors.InsufficientPrivilege as error:
-            raise LedgerError(
+            raise LedgerUnavailableError(
                 f"The ledger {self.path} refused this: {_first_line(error)}. To charge "
                 f"a ledger, a role needs {schema.CHARGE_ROLE}, and to read it, "
                 f"{schema.READ_ROLE}. Only the owner of the tables creates ledgers."
             ) from error
         except psycopg.Error as error:
-            raise LedgerError(
+            is_outage = isinstance(error, psycopg.OperationalError)
+            kind = LedgerUnavailableError if is_outage else LedgerError
+            raise kind(
                 f"The ledger {self.path} cannot be used: {_first_line(error)}."
             ) from error
 

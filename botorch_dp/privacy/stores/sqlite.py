@@ -27,12 +27,19 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from botorch_dp.exceptions import LedgerError
+from botorch_dp.exceptions import LedgerError, LedgerUnavailableError
 from botorch_dp.privacy.stores.chain import Head, follow, start
 
 _APPLICATION_ID = 0x42444C32  # "BDL2"
 _EARLIER_ID = 0x42444C31  # "BDL1": no units, plans and digests
 _LOCK_TIMEOUT_SECONDS = 120.0
+# The file cannot be opened, is locked by others, or may not be written.
+_UNAVAILABLE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
 # SQLite's own message about a damaged file may contain a damaged text.
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
@@ -63,6 +70,8 @@ class SQLiteStore:
 
     def __init__(self, path: str | os.PathLike[str], header: str) -> None:
         self.path = Path(path).absolute()
+        if self.path.is_dir():
+            raise LedgerUnavailableError(f"{self.path} is not a ledger but a folder.")
         if not self.path.exists():
             _create(self.path, header)
         self._check()
@@ -102,9 +111,10 @@ class SQLiteStore:
                 connection.execute("PRAGMA synchronous = EXTRA")
                 yield connection
         except _UNREADABLE as error:
-            raise LedgerError(
-                f"The ledger {self.path} cannot be used: {error}."
-            ) from error
+            # The extended codes of SQLite have the kind of an error in the last byte.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = LedgerUnavailableError if code in _UNAVAILABLE else LedgerError
+            raise kind(f"The ledger {self.path} cannot be used: {error}.") from error
 
     def _check_links(self) -> None:
         try:
@@ -145,6 +155,8 @@ class SQLiteStore:
                         "another program. It was left as it is; give another path."
                     )
                 (verdict,) = connection.execute("PRAGMA quick_check").fetchone()
+        except LedgerUnavailableError:
+            raise
         except LedgerError as error:
             if not isinstance(error.__cause__, _UNREADABLE):
                 raise

@@ -10,7 +10,7 @@ import sqlite3
 import pytest
 
 from botorch_dp import GDP, ApproxDP, Ledger, PureDP
-from botorch_dp.exceptions import LedgerError
+from botorch_dp.exceptions import LedgerError, LedgerUnavailableError
 from botorch_dp.privacy import GaussianEvent, PureEvent
 from botorch_dp.privacy.stores import sqlite as sqlite_store
 from botorch_dp.privacy.stores.chain import start
@@ -420,5 +420,5 @@ class TestDamage:
         assert path.read_bytes() == before
 
     def test_a_folder(self, tmp_path):
-        with pytest.raises(LedgerError, match="not a ledger"):
+        with pytest.raises(LedgerUnavailableError, match="not a ledger but a folder"):
             Ledger(tmp_path)
