@@ -17,7 +17,7 @@ from botorch_dp.privacy.entries import (
 from botorch_dp.privacy.guarantees import Guarantee
 from botorch_dp.privacy.ledger_rows import Item as Item
 from botorch_dp.privacy.ledger_rows import read_row
-from botorch_dp.privacy.partitions import DISJOINT, WHOLE, Part
+from botorch_dp.privacy.partitions import DISJOINT, WHOLE, Part, is_pseudonym
 from botorch_dp.privacy.spending import Spending
 from botorch_dp.privacy.stores.chain import Head, start
 
@@ -205,6 +205,12 @@ class LedgerBook:
             BudgetExceededError: If a cap would be exceeded.
         """
         self._refuse_other_neighbours(items)
+        if is_pseudonym(part.partition) and items[0].unit != "person":
+            raise InvalidArgumentError(
+                f"unit must be 'person' in the ledger of a person, got "
+                f"{items[0].unit!r}: the cap is for the person, not for each "
+                f"{items[0].unit}."
+            )
         if not self.has_budget(releases, part):
             self.budgets[part.budget].refuse(releases)
         admitted: list[Item] = []

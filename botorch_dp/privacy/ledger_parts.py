@@ -60,7 +60,7 @@ class LedgerParts:
         """Return the ledger of one person, who is a partition of their own.
 
         The cap then holds for each person. The ledger has a pseudonym instead of the
-        person's name. Charge it with ``unit="person"``.
+        person's name. Charge it with ``unit="person"``; it refuses other units.
 
         Args:
             person: What identifies the person, always written in the same way.

@@ -6,6 +6,7 @@ common ones, which concern all records. See ``docs/theory/parallel_composition.m
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -99,3 +100,8 @@ def pseudonym(person: str, key: bytes) -> str:
         )
     digest = hmac.new(key, person.encode("utf-8", "surrogatepass"), hashlib.sha256)
     return f"person-{digest.hexdigest()[:32]}"
+
+
+def is_pseudonym(name: str) -> bool:
+    """Return whether a partition is one person, with a name by :func:`pseudonym`."""
+    return re.fullmatch("person-[0-9a-f]{32}", name) is not None

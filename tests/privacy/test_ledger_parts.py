@@ -13,6 +13,7 @@ from botorch_dp.privacy import GaussianEvent, LaplaceEvent, PureEvent
 from botorch_dp.privacy.account import RunAccount
 from botorch_dp.privacy.certificate import WORST_CASE
 from botorch_dp.privacy.ledger_summary import accountant_of
+from botorch_dp.privacy.partitions import pseudonym
 from tests.devices import DEVICE
 from tests.privacy.cases import FORK
 
@@ -189,12 +190,25 @@ class TestPersons:
         ledger = make_ledger(PureDP(1.0))
         for name in ("Ada", "Bob"):
             person = ledger.person(name, key=KEY)
-            person.charge(PureEvent(1.0), unit="user")
+            person.charge(PureEvent(1.0), unit="person")
             assert not ledger.person(name, key=KEY).allows(PureEvent(0.1))
         assert ledger.person("Eve", key=KEY).allows(PureEvent(1.0))
         rows = "".join(entry.to_row() for entry in ledger.entries)
         assert "Ada" not in rows
         assert ledger.entries[0].partition.startswith("person-")
+
+    @pytest.mark.parametrize("unit", ["record", "user"])
+    def test_other_units_are_refused_from_the_first_charge_on(self, unit):
+        ledger = Ledger(cap=PureDP(1.0))
+        bob = ledger.person("bob", key=KEY)
+        same = ledger.partition(pseudonym("bob", KEY))
+        for part in (bob, bob.budget("ads", PureDP(0.5)), same):
+            with pytest.raises(InvalidArgumentError, match="unit must be 'person'"):
+                part.charge(PureEvent(0.5), unit=unit)
+            with pytest.raises(InvalidArgumentError, match="unit must be 'person'"):
+                part.reserve([(PureEvent(0.5), 1)], unit=unit)
+        assert len(ledger) == 0
+        bob.charge(PureEvent(0.5), unit="person")
 
     def test_a_charge_takes_as_long_with_many_persons(self):
         # Counted, not timed: what is looked at does not grow with their number.
