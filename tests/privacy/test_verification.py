@@ -10,6 +10,7 @@ from botorch_dp import DPGIBO, GDP, Certificate, Ledger, PureDP
 from botorch_dp.privacy import GaussianEvent, PureEvent
 from botorch_dp.privacy.certificate import WORST_CASE
 from botorch_dp.privacy.partitions import DISJOINT
+from botorch_dp.privacy.stores.postgres_schema import TRIGGERS, table_of
 from tests.devices import DEVICE
 from tests.privacy.test_tampering import forged
 
@@ -257,6 +258,13 @@ END $$
 """
 
 
+NEW_END = (
+    "DELETE FROM botorch_dp.ends WHERE ledger = %(name)s",
+    "INSERT INTO botorch_dp.ends SELECT ledger, max(number) FROM botorch_dp.rows "
+    "WHERE ledger = %(name)s GROUP BY ledger",
+)
+
+
 class TestServer:
     @pytest.fixture
     def make_ledger(self, url):
@@ -273,22 +281,20 @@ class TestServer:
                     host=str(postgres.folder), user="postgres", dbname="postgres"
                 )
             ) as connection:
-                for table in ("rows", "headers"):
+                for table in ("rows", "headers", "ends"):
                     connection.execute(
                         f"ALTER TABLE botorch_dp.{table} DISABLE TRIGGER USER"
                     )
                 for statement in statements.split(";"):
                     connection.execute(statement, {"name": name})
                 connection.execute(NEW_DIGESTS.format(name=name))
-                for trigger in ("headers_append_only", "rows_append_only"):
-                    table = trigger.partition("_")[0]
+                for statement in NEW_END:
+                    connection.execute(statement, {"name": name})
+                for trigger in TRIGGERS:
                     connection.execute(
-                        f"ALTER TABLE botorch_dp.{table} ENABLE ALWAYS TRIGGER "
+                        f"ALTER TABLE {table_of(trigger)} ENABLE ALWAYS TRIGGER "
                         f"{trigger}"
                     )
-                connection.execute(
-                    "ALTER TABLE botorch_dp.rows ENABLE ALWAYS TRIGGER rows_continue"
-                )
                 connection.commit()
 
         return edit

@@ -21,7 +21,7 @@ set. A database can have many; they share two tables and nothing else.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
@@ -173,20 +173,29 @@ class PostgresStore:
         self._commit(connection)
 
     def _check_triggers(self, connection: "psycopg.Connection[Any]") -> None:
-        (number,) = _one_row(
-            connection,
-            "SELECT count(*) FROM pg_catalog.pg_trigger t "
-            "JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid "
-            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = %s AND t.tgenabled = 'A' AND t.tgname = ANY(%s)",
-            (schema.SCHEMA, list(schema.TRIGGERS)),
+        found = dict(
+            connection.execute(
+                "SELECT t.tgname, p.prosrc FROM pg_catalog.pg_trigger t "
+                "JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid "
+                "WHERE t.tgrelid = ANY(%s::regclass[]) AND t.tgenabled = 'A' "
+                "AND t.tgqual IS NULL",
+                ([schema.table_of(name) for name in schema.TRIGGERS],),
+            ).fetchall()
         )
+        number = len(found.keys() & schema.TRIGGERS.keys())
         if number != len(schema.TRIGGERS):
             raise LedgerError(
                 f"The ledger {self.path} is not protected: only {number} of the "
                 f"{len(schema.TRIGGERS)} triggers that refuse changes are enabled. "
                 "Find out who disabled them, and enable them ALWAYS."
             )
+        for name, function in schema.TRIGGERS.items():
+            if found[name] != schema.FUNCTIONS[function]:
+                raise LedgerError(
+                    f"The ledger {self.path} is not protected: somebody has replaced "
+                    f"{schema.SCHEMA}.{function}(), which refuses changes. Find out "
+                    "who did, and what was changed."
+                )
 
     def _read_header(self, connection: "psycopg.Connection[Any]") -> str:
         row = connection.execute(
@@ -243,7 +252,24 @@ class PostgresTransaction:
         if head.number and rows and rows[0][0] == head.number:
             known = Head(rows[0][0], rows[0][2])
             del rows[0]
-        return follow(head, known, rows, place=self._store.path)
+        found = follow(head, known, rows, place=self._store.path)
+        self._refuse_lost_end()
+        return found
+
+    def _refuse_lost_end(self) -> None:
+        """Raise if somebody has removed rows from the end."""
+        written, last = _one_row(
+            self._connection,
+            f"SELECT (SELECT number FROM {schema.SCHEMA}.ends WHERE ledger = %(name)s),"
+            f" (SELECT max(number) FROM {schema.SCHEMA}.rows WHERE ledger = %(name)s)",
+            {"name": self._store.name},
+        )
+        if written != last:
+            raise LedgerError(
+                f"The ledger {self._store.path} was tampered with: its last row has "
+                f"number {last}, and {written} were written. The privacy spent is "
+                "unknown: restore the newest copy."
+            )
 
 
 def is_postgres_url(path: object) -> bool:
@@ -322,7 +348,9 @@ def _schema_of(connection: "psycopg.Connection[Any]") -> Any:
 
 
 def _one_row(
-    connection: "psycopg.Connection[Any]", query: str, arguments: Sequence[Any]
+    connection: "psycopg.Connection[Any]",
+    query: str,
+    arguments: Sequence[Any] | Mapping[str, Any],
 ) -> tuple[Any, ...]:
     row = connection.execute(query, arguments).fetchone()
     assert row is not None

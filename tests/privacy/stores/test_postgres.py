@@ -99,8 +99,8 @@ class TestLedger:
         pickled = pickle.dumps(ledger)
         pickle.loads(pickled).charge(GaussianEvent(2.0))
         assert len(ledger) == 1
+        cut(sql, url, 0)
         with unprotected(sql):
-            sql("DELETE FROM botorch_dp.rows WHERE ledger = %s", [name_of(url)])
             sql("DELETE FROM botorch_dp.headers WHERE name = %s", [name_of(url)])
         with pytest.raises(LedgerError, match="not there any more"):
             pickle.loads(pickled)
@@ -200,16 +200,33 @@ class TestAddress:
 @contextlib.contextmanager
 def unprotected(sql):
     """Disable all triggers, as a superuser can."""
-    for table in ("rows", "headers"):
+    tables = ("rows", "headers", "ends")
+    for table in tables:
         sql(f"ALTER TABLE botorch_dp.{table} DISABLE TRIGGER ALL")
     try:
         yield
     finally:
-        for table in ("rows", "headers"):
+        for table in tables:
             sql(f"ALTER TABLE botorch_dp.{table} ENABLE TRIGGER ALL")
         for name in postgres_store.schema.TRIGGERS:
-            table = name.split("_")[0]
-            sql(f"ALTER TABLE botorch_dp.{table} ENABLE ALWAYS TRIGGER {name}")
+            table = postgres_store.schema.table_of(name)
+            sql(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+
+
+def cut(sql, url, last):
+    """Remove all rows after one, and every trace of them, as a superuser can."""
+    with unprotected(sql):
+        name = name_of(url)
+        sql(
+            "DELETE FROM botorch_dp.rows WHERE ledger = %s AND number > %s",
+            [name, last],
+        )
+        if last:
+            sql(
+                "UPDATE botorch_dp.ends SET number = %s WHERE ledger = %s", [last, name]
+            )
+        else:
+            sql("DELETE FROM botorch_dp.ends WHERE ledger = %s", [name])
 
 
 class TestAppendOnly:
@@ -223,6 +240,10 @@ class TestAppendOnly:
             "DELETE FROM botorch_dp.headers",
             "UPDATE botorch_dp.headers SET text = '{}'",
             "TRUNCATE botorch_dp.headers CASCADE",
+            "DELETE FROM botorch_dp.ends",
+            "UPDATE botorch_dp.ends SET number = number - 1",
+            "UPDATE botorch_dp.ends SET ledger = ledger, number = number",
+            "TRUNCATE botorch_dp.ends",
             "INSERT INTO botorch_dp.headers SELECT * FROM botorch_dp.headers "
             "ON CONFLICT (name) DO UPDATE SET text = '{}'",
         ],
@@ -259,12 +280,43 @@ class TestAppendOnly:
     def test_without_triggers_it_does_not_open(self, url, sql):
         ledger = Ledger(url, PureDP(1.0))
         for name in postgres_store.schema.TRIGGERS:
-            table = f"botorch_dp.{name.split('_')[0]}"
+            table = postgres_store.schema.table_of(name)
             for how in (f"DISABLE TRIGGER {name}", f"ENABLE REPLICA TRIGGER {name}"):
                 sql(f"ALTER TABLE {table} {how}")
-                with pytest.raises(LedgerError, match="only 2 of the 3 triggers"):
+                with pytest.raises(LedgerError, match="only 4 of the 5 triggers"):
                     Ledger(url)
             sql(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+        assert Ledger(url).id == ledger.id
+
+    @pytest.mark.parametrize(
+        "name", [*postgres_store.schema.FUNCTIONS, "a trigger with a condition"]
+    )
+    def test_with_other_functions_it_does_not_open(self, url, sql, name):
+        ledger = Ledger(url, PureDP(1.0))
+        schema = postgres_store.schema
+        replace = (
+            f"CREATE OR REPLACE FUNCTION botorch_dp.{name}() RETURNS trigger "
+            "LANGUAGE plpgsql SECURITY DEFINER "
+            "SET search_path = pg_catalog, pg_temp AS $${}$$"
+        )
+        if name in schema.FUNCTIONS:
+            sql(replace.format("BEGIN RETURN NULL; END"))
+        else:
+            sql("DROP TRIGGER ends_grow ON botorch_dp.ends")
+            sql(
+                "CREATE TRIGGER ends_grow BEFORE UPDATE ON botorch_dp.ends "
+                "FOR EACH ROW WHEN (false) EXECUTE FUNCTION botorch_dp.check_end()"
+            )
+            sql("ALTER TABLE botorch_dp.ends ENABLE ALWAYS TRIGGER ends_grow")
+        try:
+            with pytest.raises(LedgerError, match="is not protected"):
+                Ledger(url)
+        finally:
+            if name in schema.FUNCTIONS:
+                sql(replace.format(schema.FUNCTIONS[name]))
+            else:
+                sql("DROP TRIGGER ends_grow ON botorch_dp.ends")
+                sql(schema._create_trigger("ends_grow"))
         assert Ledger(url).id == ledger.id
 
     def test_a_schema_of_another_program(self, postgres, database):
@@ -329,13 +381,19 @@ class TestTampering:
             with pytest.raises(LedgerError, match="not there any more"):
                 _ = ledger.entries
 
-    @pytest.mark.parametrize("last", [0, 4])
-    def test_a_running_process_notices_an_older_copy(self, ledger, sql, last):
+    @pytest.mark.parametrize("last", [0, 2, 4])
+    def test_a_new_process_notices_a_cut(self, ledger, sql, last):
         with unprotected(sql):
             sql(
                 "DELETE FROM botorch_dp.rows WHERE ledger = %s AND number > %s",
                 [name_of(ledger.path), last],
             )
+        with pytest.raises(LedgerError, match="and 5 were written"):
+            Ledger(ledger.path)
+
+    @pytest.mark.parametrize("last", [0, 4])
+    def test_a_running_process_notices_an_older_copy(self, ledger, sql, last):
+        cut(sql, ledger.path, last)
         Ledger(ledger.path).charge_many([(PureEvent(0.5), 1)] * (5 - last))
         for use in (lambda: ledger.charge(PureEvent(0.1)), lambda: ledger.digest):
             with pytest.raises(LedgerError, match="replaced"):
@@ -708,6 +766,8 @@ class TestRoles:
             "TRUNCATE botorch_dp.rows",
             "UPDATE botorch_dp.headers SET text = '{}'",
             "INSERT INTO botorch_dp.headers VALUES ('a', 'b')",
+            "INSERT INTO botorch_dp.ends VALUES ('a', 9)",
+            "UPDATE botorch_dp.ends SET number = number + 1",
             "ALTER TABLE botorch_dp.rows DISABLE TRIGGER ALL",
             "DROP TRIGGER rows_append_only ON botorch_dp.rows",
             "DROP TABLE botorch_dp.rows",
