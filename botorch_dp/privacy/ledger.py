@@ -21,7 +21,6 @@ from botorch_dp.exceptions import (
     LedgerError,
 )
 from botorch_dp.privacy.accountant import Chargeable as Chargeable
-from botorch_dp.privacy.accountant import PrivacyAccountant
 from botorch_dp.privacy.calibration import check_guarantee
 from botorch_dp.privacy.entries import (
     UNITS,
@@ -38,17 +37,16 @@ from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 from botorch_dp.privacy.ledger_book import Item, LedgerBook, LedgerView
 from botorch_dp.privacy.ledger_parts import LedgerParts
+from botorch_dp.privacy.ledger_reports import DEFAULT_DELTA as DEFAULT_DELTA
+from botorch_dp.privacy.ledger_reports import LedgerReports
 from botorch_dp.privacy.ledger_summary import accountant_of as accountant_of
-from botorch_dp.privacy.ledger_summary import spent_by_any, summarize
 from botorch_dp.privacy.partitions import WHOLE, Part
 from botorch_dp.privacy.stores.chain import start
 from botorch_dp.privacy.stores.opening import LOCK as LOCK
 from botorch_dp.privacy.stores.opening import open_store, store_exists
 
-DEFAULT_DELTA = 1e-5
 
-
-class Ledger(LedgerParts):
+class Ledger(LedgerParts, LedgerReports):
     """An append-only record of privacy spending: in memory, a file, or a database.
 
     Args:
@@ -61,6 +59,8 @@ class Ledger(LedgerParts):
             earlier ones: ``"gdp"``, ``"renyi"`` or ``"basic"``. By default the first
             charge or plan decides: ``"gdp"`` if it is Gaussian, ``"basic"`` if it has
             its own deltas, otherwise ``"renyi"``. Other caps have one filter each.
+        create: Whether to create a ledger on a server although no cap is given. Without
+            it, a misspelled name in a URL raises; it would be a new ledger otherwise.
 
     Raises:
         LedgerError: If the file is not a valid ledger, or has another cap.
@@ -82,6 +82,7 @@ class Ledger(LedgerParts):
         cap: Guarantee | None = None,
         *,
         filter: str | None = None,
+        create: bool = False,
     ) -> None:
         expected = "a file name or None (the budget is cap=)"
         check_instance("path", path, (str, os.PathLike, type(None)), expected=expected)
@@ -97,7 +98,7 @@ class Ledger(LedgerParts):
         header = LedgerHeader(id=uuid.uuid4().hex, cap=cap, filter=filter).to_row()
         self._part = WHOLE
         with LOCK:
-            self._store = open_store(path, header)
+            self._store = open_store(path, header, create=create or cap is not None)
             try:
                 self._book = LedgerBook(self._store.header)
             except (KeyError, TypeError, ValueError) as error:
@@ -412,48 +413,6 @@ class Ledger(LedgerParts):
         book.read(rows[:num_rows], book.head.then(*rows[:num_rows]))
         return book.view(self._part)
 
-    def accountant(self) -> PrivacyAccountant:
-        """Return a new accountant that has composed every charge.
-
-        That of a whole ledger with partitions composes the charges to all of them,
-        which is more than any record has to pay for; :meth:`spent` is the most that one
-        has.
-        """
-        return accountant_of(self.entries)
-
-    def spent(self, delta: float | None = None) -> float:
-        """Return the epsilon spent at ``delta`` (by default the cap's, or 1e-5).
-
-        With partitions, it is that of a record of the partition that spent most.
-        """
-        return spent_by_any(self.entries, self._delta_or_default(delta)).amount
-
-    def summary(self, delta: float | None = None) -> str:
-        """Return what was spent, on what, when, and what is left, as text.
-
-        Args:
-            delta: The delta at which to report epsilon; by default the cap's, or 1e-5.
-        """
-        part = self._part._asdict()
-        return summarize(
-            self.entries,
-            place=", ".join(
-                [
-                    self.path or "in memory",
-                    *(f"{name} {text!r}" for name, text in part.items() if text),
-                ]
-            ),
-            delta=self._delta_or_default(delta),
-            counter=self._book.counter,
-            plan=self._book.plan,
-            budgets=self._book.view(self._part).budgets,
-        )
-
-    @property
-    def report_delta(self) -> float:
-        """The delta at which reports state epsilon: the cap's, or 1e-5."""
-        return self._delta_or_default(None)
-
     def to_html(self) -> str:
         """Return a page that shows what was spent, on what, when, and what is left."""
         from botorch_dp.privacy.report import ledger_page
@@ -465,9 +424,6 @@ class Ledger(LedgerParts):
         from botorch_dp.privacy.report import ledger_card
 
         return ledger_card(self)
-
-    def __str__(self) -> str:
-        return self.summary()
 
     def __reduce__(self) -> Any:
         if self.path is None:
@@ -538,11 +494,6 @@ class Ledger(LedgerParts):
             # The book follows the commit: a failed commit leaves no trace.
             self._book.add(admitted, head)
         return admitted
-
-    def _delta_or_default(self, delta: float | None) -> float:
-        if delta is not None:
-            return delta
-        return self.cap.delta if isinstance(self.cap, ApproxDP) else DEFAULT_DELTA
 
 
 def _reopen(path: str, identity: str, partition: str = "", budget: str = "") -> Ledger:

@@ -42,6 +42,6 @@ def make_ledger(request, tmp_path):
         path = request.getfixturevalue("url")
 
     def make(cap=None, **kwargs):
-        return Ledger(path, cap, **kwargs)
+        return Ledger(path, cap, create=True, **kwargs)
 
     return make

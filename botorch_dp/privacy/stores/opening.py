@@ -21,17 +21,20 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def open_store(path: str | os.PathLike[str] | None, header: str) -> Store:
+def open_store(
+    path: str | os.PathLike[str] | None, header: str, *, create: bool = True
+) -> Store:
     """Open the store at a path, or create it.
 
     Args:
         path: A file, the URL of a PostgreSQL database, or None for memory.
         header: The header of a new ledger, as JSON.
+        create: Whether to create a ledger on a server that has none of this name.
     """
     if path is None:
         return MemoryStore(header)
     if isinstance(path, str) and is_postgres_url(path):
-        return PostgresStore(path, header)
+        return PostgresStore(path, header, create=create)
     return SQLiteStore(path, header)
 
 

@@ -58,12 +58,18 @@ class PostgresStore:
     Args:
         url: The database and the name of the ledger, without a password.
         header: The id, cap and filter to store if the ledger does not exist, as JSON.
+        create: Whether to create the ledger if it does not exist.
     """
 
-    def __init__(self, url: str, header: str) -> None:
+    def __init__(self, url: str, header: str, *, create: bool = True) -> None:
         self.path, self.name, self._conninfo = _parse(url)
         with self._connection() as connection:
             if not self._exists(connection):
+                if not create:
+                    raise LedgerError(
+                        f"There is no ledger {self.path}: check its name. To create "
+                        "it, give its cap, or create=True for one without a cap."
+                    )
                 self._create(connection, header)
             self._check_triggers(connection)
             self.header = self._read_header(connection)

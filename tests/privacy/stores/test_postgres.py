@@ -74,6 +74,14 @@ class TestLedger:
         assert len(ledger) == 2
         assert ledger.path == url
 
+    def test_a_misspelled_name_is_no_new_ledger(self, url):
+        with pytest.raises(LedgerError, match=r"There is no ledger .* check its name"):
+            Ledger(url)
+        assert not postgres_store.PostgresStore.exists(url)
+        ledger = Ledger(url, create=True)
+        assert ledger.cap is None
+        assert Ledger(url).id == ledger.id
+
     def test_another_cap_or_filter_is_refused(self, url):
         Ledger(url, cap=GDP(1.0))
         with pytest.raises(LedgerError, match=r"GDP\(mu=1\).*GDP\(mu=2\)"):
@@ -323,7 +331,7 @@ class TestAppendOnly:
         with connected(postgres, database=database) as connection:
             connection.execute("CREATE SCHEMA botorch_dp")
         with pytest.raises(LedgerError, match="cannot be used"):
-            Ledger(postgres.url(database=database))
+            Ledger(postgres.url(database=database), PureDP(1.0))
 
 
 class TestTampering:
@@ -425,7 +433,8 @@ class TestTransactions:
             monkeypatch.setattr(postgres_store, "_BEGIN", short)
             with pytest.raises(LedgerError, match="lock timeout"):
                 other.charge(PureEvent(0.1))
-            Ledger(url + "-other").charge(PureEvent(0.1))  # has a lock of its own
+            another = Ledger(url + "-other", PureDP(1.0))
+            another.charge(PureEvent(0.1))  # has a lock of its own
             assert len(other) == 0  # readers do not wait
         other.charge(PureEvent(0.1))
         assert len(ledger) == 1
@@ -702,7 +711,7 @@ class TestProcesses:
         assert 300 - 3 * 2 <= drawn <= len(Ledger(url)) == 300
 
     def test_a_ledger_survives_a_fork(self, url):
-        ledger = Ledger(url)
+        ledger = Ledger(url, create=True)
         ledger.charge(GaussianEvent(1.0))
         process = FORK.Process(target=ledger.charge, args=(GaussianEvent(1.0),))
         process.start()
