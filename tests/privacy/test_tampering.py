@@ -169,6 +169,14 @@ def add_a_header(connection):
     connection.execute("INSERT INTO header SELECT text FROM header")
 
 
+def insert_a_row_with_number_zero(connection):
+    connection.execute("INSERT INTO rows VALUES (0, '{}', 'x')")
+
+
+def insert_a_row_with_a_negative_number(connection):
+    connection.execute("INSERT INTO rows VALUES (-1, '{}', 'x')")
+
+
 def write_rubbish(connection):
     rewrite(connection, [*rows_of(connection)[:-1], '{"time": "now"}'])
 
@@ -183,6 +191,8 @@ TRACES = [
     swap_rows,
     raise_the_cap,
     add_a_header,
+    insert_a_row_with_number_zero,
+    insert_a_row_with_a_negative_number,
     write_rubbish,
 ]
 REWRITTEN = [

@@ -13,7 +13,6 @@ from botorch_dp.exceptions import UnreleasedScoreError
 _PASSED_ON = (
     "create_new_study",
     "delete_study",
-    "set_study_system_attr",
     "get_study_id_from_name",
     "get_study_name_from_id",
     "get_study_directions",
@@ -33,6 +32,7 @@ _PASSED_ON = (
 )
 # Samplers keep the values of constraints under keys that start like this.
 _CONSTRAINTS = "constraints"
+_METRIC_NAMES = "study:metric_names"
 
 
 def _passed_on(name: str) -> Callable[..., Any]:
@@ -64,7 +64,8 @@ class ReleasedScoresOnly(_Storage):
         storage: The storage, as for ``optuna.create_study``: an object, a URL, or None
             for one in memory.
         public_attributes: The names of user attributes that may be stored, such as a
-            version of your code. Their values must not depend on private records.
+            version of your code, and of metrics. Attributes' values must not depend on
+            private records.
 
     Example:
         >>> import optuna
@@ -133,6 +134,15 @@ class ReleasedScoresOnly(_Storage):
         """Store an attribute of a study if its name is a public one."""
         self._check_attribute(key)
         self._storage.set_study_user_attr(study_id, key, value)
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Store what samplers keep, and names of metrics if they are public ones."""
+        if key == _METRIC_NAMES and not self._public.issuperset(value):
+            _refuse(
+                "The names of metrics were not stored: a name may have a score in it. "
+                "If they have none, name them in public_attributes."
+            )
+        self._storage.set_study_system_attr(study_id, key, value)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Store what samplers and pruners keep, except for constraints."""

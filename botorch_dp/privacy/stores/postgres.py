@@ -264,12 +264,18 @@ class PostgresTransaction:
 
     def _refuse_lost_end(self) -> None:
         """Raise if somebody has removed rows from the end."""
-        written, last = _one_row(
+        written, first, last = _one_row(
             self._connection,
             f"SELECT (SELECT number FROM {schema.SCHEMA}.ends WHERE ledger = %(name)s),"
-            f" (SELECT max(number) FROM {schema.SCHEMA}.rows WHERE ledger = %(name)s)",
+            f" min(number), max(number) FROM {schema.SCHEMA}.rows "
+            "WHERE ledger = %(name)s",
             {"name": self._store.name},
         )
+        if first is not None and first < 1:
+            raise LedgerError(
+                f"The ledger {self._store.path} was tampered with: it has a row with "
+                f"the number {first}."
+            )
         if written != last:
             raise LedgerError(
                 f"The ledger {self._store.path} was tampered with: its last row has "

@@ -223,7 +223,13 @@ def _check_append_only(connection: sqlite3.Connection) -> None:
     (assigned,) = connection.execute(
         "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'rows'"
     ).fetchone()
-    (last,) = connection.execute("SELECT COALESCE(MAX(id), 0) FROM rows").fetchone()
+    first, last = connection.execute(
+        "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0) FROM rows"
+    ).fetchone()
+    if first < 1:
+        raise LedgerError(
+            f"The ledger was tampered with: it has a row with the number {first}."
+        )
     if assigned != last:
         raise LedgerError(
             f"The ledger was tampered with: its last row has number {last}, and "

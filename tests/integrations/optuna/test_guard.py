@@ -112,6 +112,15 @@ def test_attributes(study, guard):
     assert str(EXACT) not in stored(guard)
 
 
+def test_names_of_metrics(study, guard):
+    with pytest.raises(UnreleasedScoreError) as error:
+        study.set_metric_names([str(EXACT)])
+    assert str(EXACT) not in str(error.value)
+    assert study.metric_names is None
+    study.set_metric_names(["version"])
+    assert study.metric_names == ["version"]
+
+
 @pytest.mark.parametrize(
     "brought",
     [

@@ -362,6 +362,10 @@ class TestTampering:
                 "Row 3 of the ledger is lost",
             ),
             (
+                "INSERT INTO botorch_dp.rows VALUES (%s, -1, '{}', 'x')",
+                "a row with the number -1",
+            ),
+            (
                 "UPDATE botorch_dp.rows SET number = number + 10 "
                 "WHERE ledger = %s AND number > 2",
                 "lost",
