@@ -72,6 +72,11 @@ _TRUST = (
     "the process that adds the noise, and whoever controls its machine, see exact "
     "data; everybody else sees releases only"
 )
+# What assumptions say that state which of the records of training are protected.
+_TRAINING = (
+    *("data that models were trained on", "the training records (X, y)"),
+    "training and validation records",
+)
 _BOUNDS = ("clip_norm", "loss_range", "gradient_bound")
 _PLURALS = {"person": "people"}
 _WIDTH, _LABEL = 88, 20
@@ -268,6 +273,19 @@ def contribution(certificate: "Certificate") -> list[tuple[str, str]]:
     return [("contribution", text)]
 
 
+def training(certificate: "Certificate") -> list[tuple[str, str]]:
+    """Return whether the records that models were trained on are protected."""
+    if any(words in t for t in certificate.assumptions for words in _TRAINING):
+        return [("training data", "as stated above")]
+    return [
+        (
+            "training data",
+            "covered only if the training was charged as well; a model that was "
+            "trained without a charge may reveal its records",
+        )
+    ]
+
+
 def rows(certificate: "Certificate") -> list[tuple[str, str]]:
     """Return a certificate as pairs of a label and a text."""
     if not certificate.private:
@@ -292,6 +310,7 @@ def rows(certificate: "Certificate") -> list[tuple[str, str]]:
         *budget(certificate),
         *run,
         *(("holds", text) for text in certificate.assumptions),
+        *training(certificate),
         ("trust", trust(certificate)),
         *(("noise", _NOISE[name]) for name in certificate.noise),
         *bias(certificate),

@@ -160,7 +160,7 @@ def _details(certificate: "Certificate") -> list[str]:
             *("protects", "neighbours", "contribution", "epsilon", "guarantee"),
             *("pure DP", "zCDP", "Renyi DP", "accounting", "cap", "run"),
         ),
-        "Assumptions and trust": ("holds", "trust", "bias"),
+        "Assumptions and trust": ("holds", "training data", "trust", "bias"),
         "Methods": ("noise", "audit", "parameters"),
         "Not covered": ("not covered",),
     }

@@ -26,6 +26,7 @@ from botorch_dp.privacy import (
     GaussianEvent,
     PureEvent,
 )
+from botorch_dp.privacy.certificate import TOLD_RECORDS
 
 
 @pytest.fixture
@@ -340,6 +341,16 @@ class TestWords:
         declaration = Declaration(records_per_person=k)
         certificate = Certificate.from_ledger(ledger, declaration=declaration)
         assert words in dict(certificate.rows())["contribution"]
+
+    def test_training_data(self, ledger):
+        row = dict(Certificate.from_ledger(ledger).rows())["training data"]
+        assert row.startswith("covered only if the training was charged")
+        pytest.importorskip("opacus")
+        searches = pytest.importorskip("botorch_dp.integrations.sklearn.methods")
+        runs = pytest.importorskip("botorch_dp.integrations.opacus.composition")
+        for stated in (TOLD_RECORDS, searches.PROTECTED, runs._ASSUMPTIONS[0]):
+            told = Certificate.from_ledger(ledger, assumptions=[stated])
+            assert dict(told.rows())["training data"] == "as stated above"
 
     def test_the_larger_of_two(self):
         one, other = Ledger(), Ledger(cap=GDP(9.0))

@@ -29,6 +29,7 @@ from botorch_dp.optimizers.fts.late_messages import LastMessages
 from botorch_dp.optimizers.fts.private_state import PrivatelyStateful
 from botorch_dp.optimizers.fts.server import DPFTSServer
 from botorch_dp.privacy import Certificate, Ledger
+from botorch_dp.privacy.report import result_card
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class FederatedResult:
     private_x: Tensor
     private_scores: Tensor
     private_best_so_far: Tensor
+
+    def _repr_html_(self) -> str:
+        """Return the certificate, for notebooks, and nothing that is private."""
+        rounds, regions, features = self.broadcasts.shape
+        text = f"{rounds} of {regions} region(s) with {features} features"
+        rows = [("broadcasts", text), ("agents", str(len(self.private_x)))]
+        return result_card("Federation", rows, self.certificate)
 
 
 class FederatedSimulation(PrivatelyStateful):

@@ -35,6 +35,7 @@ from botorch_dp.privacy.certificate import PUBLIC_SETTINGS, WORST_CASE
 from botorch_dp.privacy.entries import UNITS
 from botorch_dp.privacy.events import PrivacyEvent
 from botorch_dp.privacy.noise import SeededNoise, make_noise_source
+from botorch_dp.privacy.report import result_card
 
 _CPU = torch.device("cpu")
 
@@ -56,6 +57,12 @@ class ComposedResult:
     score: float
     history: tuple[tuple[Any, float], ...] = field(repr=False)
     certificate: Certificate = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return all runs and the certificate, for notebooks."""
+        rows = [("x", str(self.x)), ("score", f"{self.score:.6g}")]
+        rows += [("runs", f"{score:.6g} at {x}") for x, score in self.history]
+        return result_card("Selection", rows, self.certificate)
 
 
 class ComposedSelection:

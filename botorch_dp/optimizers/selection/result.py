@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from botorch_dp.privacy import Certificate
+from botorch_dp.privacy.report import result_card
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,9 @@ class SelectionResult:
     model: Any = field(repr=False)
     score: float | None
     certificate: Certificate = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return what was selected and the certificate, for notebooks."""
+        score = "no run was made" if self.score is None else f"{self.score:.6g}"
+        rows = [("x", str(self.x)), ("score", score)]
+        return result_card("Selection", rows, self.certificate)

@@ -65,6 +65,7 @@ from botorch_dp.privacy import (
 from botorch_dp.privacy.account import RunAccount, check_ledger
 from botorch_dp.privacy.budget import check_gaussian
 from botorch_dp.privacy.certificate import PUBLIC_SETTINGS, WORST_CASE
+from botorch_dp.privacy.report import result_card
 
 _TRUST = {
     "server": "central: agents send their marks to a server that is trusted to add "
@@ -102,6 +103,14 @@ class VoteResult:
     candidate: Any
     certificate: Certificate
     sums: Tensor | None = None
+
+    def _repr_html_(self) -> str:
+        """Return the winner and the certificate, for notebooks."""
+        rows = [("winner", str(self.candidate)), ("index", str(self.index))]
+        if self.sums is not None:
+            sums = ", ".join(f"{one:.4g}" for one in self.sums.tolist())
+            rows.append(("sums", sums))
+        return result_card("Vote", rows, self.certificate)
 
 
 class VoteServer(Stateful):
