@@ -649,6 +649,9 @@ def figure_3c_many() -> list[Row]:
     """Figure 3c with 200 agents
 
     As above, with 200 agents and three initial points; 5 seeds.
+
+    With P = 1 sharing helps a little at t = 10, by a fifth of a point, with privacy
+    (epsilon = 13) as much as without. With P = 4 it does not, nor after 60 rounds.
     """
     if "BOTORCH_DP_DATA" not in os.environ:
         return [{"data": "not available"}]

@@ -537,7 +537,8 @@ def restarts() -> list[Row]:
     Linear model, p = 5, abrupt drift at 6,667 and 13,333, (2, 0.2), analytic noise, 2
     replications; mean squared error x 1e-2 against the coefficients of the moment.
     Restart: default steps and average start again at the current parameter after an
-    alarm (window 500, watched from 2,000 users after a start).
+    alarm (window 500, watched from 2,000 users after a start). Restarts help a little;
+    a constant step helps much more.
     """
     return _ldp_theory.restarts()
 
