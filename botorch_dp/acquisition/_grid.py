@@ -22,7 +22,9 @@ _BEST_SETS = 16
 def grid_directions(num_dims: int) -> Tensor:
     """Return unit vectors to the neighbours in a square lattice, ``k x d``."""
     steps = itertools.product((-1.0, 0.0, 1.0), repeat=num_dims)
-    directions = torch.tensor([s for s in steps if any(s)], dtype=torch.float64)
+    directions = torch.tensor(
+        [step for step in steps if any(step)], dtype=torch.float64, device="cpu"
+    )
     return directions / directions.norm(dim=-1, keepdim=True)
 
 
@@ -45,7 +47,7 @@ def best_on_grid(
     """
     scale = 2 / geometry.twice_scale
     radius = ((design - X_center) / scale).norm(dim=-1).median()
-    radii = radius * torch.tensor(_RADII).to(X_center)
+    radii = radius * X_center.new_tensor(_RADII)
     rays = grid_directions(X_center.shape[-1]).to(X_center)
     grid = X_center + scale * (radii[:, None, None] * rays).flatten(0, 1)
     if bounds is not None:
@@ -66,7 +68,7 @@ def _greedy(geometry: Geometry, grid: Tensor, num_points: int) -> Tensor:
     while sets.shape[-1] < num_points:
         # Condition on the points of each set, and add the best other point.
         among = S[sets.unsqueeze(-1), sets.unsqueeze(-2)]
-        among = among + noise * torch.eye(sets.shape[-1]).to(among)
+        among.diagonal(dim1=-2, dim2=-1).add_(noise)
         shares, _ = torch.linalg.solve_ex(among, S[sets])  # sets x points x grid
         left = (variances - (shares * S[sets]).sum(dim=-2)).clamp(min=noise)
         cross = C - shares.mT @ C[sets]  # sets x grid x derivatives

@@ -150,7 +150,7 @@ def optimal_design(
             bounds,
             max_evaluations=max_evaluations,
         )
-        return Design(points, torch.tensor(trace).to(points))
+        return Design(points, points.new_tensor(trace))
     designs = choices()
     traces = acqf.trace(designs)
     best = int(traces.argmin())
@@ -190,7 +190,7 @@ def design_choices(
         first += m
     offsets = torch.cat(blocks).repeat(math.ceil(copies), 1)[:batch_size]
     offsets = offsets / radial.inverse_lengthscale
-    sizes = torch.tensor(scales).to(offsets)
+    sizes = offsets.new_tensor(scales)
     return _within(X_center, sizes[:, None, None] * offsets, bounds)
 
 

@@ -20,7 +20,7 @@ def cube(d):
 def make_model(X, noise=1e-3):
     with DEVICE:
         kernel = RBFKernel().double()
-    kernel.lengthscale = 0.5
+    kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64, device=DEVICE)
     return GradientGP(X, X[:, :1], kernel, noise)
 
 
@@ -28,8 +28,8 @@ def make_model(X, noise=1e-3):
 def test_directions(d, count):
     directions = grid_directions(d)
     assert len(directions) == count
-    assert torch.allclose(directions.norm(dim=-1), torch.ones(count).to(directions))
-    assert torch.allclose(directions.sum(dim=0), torch.zeros(d).to(directions))
+    assert torch.allclose(directions.norm(dim=-1), directions.new_ones(count))
+    assert torch.allclose(directions.sum(dim=0), directions.new_zeros(d))
 
 
 @pytest.mark.parametrize("b", [1, 2, 3])

@@ -50,7 +50,7 @@ class TestContradicts:
         """Discrete noise has zCDP and epsilons, and no exact mu."""
         ledger = Ledger()
         mechanism = GaussianMechanism(GDP(0.5), sensitivity=1.0, secure=True)
-        mechanism.release(torch.zeros(3), ledger=ledger)
+        mechanism.release(torch.zeros(3, device="cpu"), ledger=ledger)
         certificate = Certificate.from_ledger(ledger)
         assert certificate.guarantee is None
         assert not contradicts(certificate, mu(0.499))
@@ -65,7 +65,7 @@ class TestContradicts:
 
     def test_a_bound_on_mu_of_pure_releases(self):
         largest = 2 * torch.special.ndtri(
-            torch.tensor(math.e / (1 + math.e), dtype=torch.float64)
+            torch.tensor(math.e / (1 + math.e), dtype=torch.float64, device="cpu")
         )
         certificate = certificate_of(PureEvent(1.0))
         assert not contradicts(certificate, mu(0.999 * float(largest)))
@@ -97,7 +97,9 @@ class TestContradicts:
 
     def test_an_honest_audit_does_not(self):
         generator = torch.Generator().manual_seed(1)
-        samples = torch.randn(2, NUM, generator=generator, dtype=torch.float64)
+        samples = torch.randn(
+            2, NUM, generator=generator, dtype=torch.float64, device="cpu"
+        )
         samples[1] += 1.0
         for found in (audit_mu(*samples), audit_epsilon(*samples, delta=1e-3)):
             assert found.lower_bound > 0.5
@@ -146,7 +148,7 @@ class TestWords:
 
 class TestResult:
     def test_audits_state_their_delta(self):
-        samples = torch.linspace(0, 1, 50, dtype=torch.float64)
+        samples = torch.linspace(0, 1, 50, dtype=torch.float64, device="cpu")
         assert audit_epsilon(samples, samples, delta=1e-3).delta == 1e-3
         assert audit_mu(samples, samples).delta == 0.0
 

@@ -36,7 +36,7 @@ class TestNumbers:
     def test_discrete_noise_has_k_squared_times_rho(self):
         ledger = Ledger()
         mechanism = GaussianMechanism(GDP(0.1), sensitivity=1.0, secure=True)
-        mechanism.release(torch.zeros(2), ledger=ledger)
+        mechanism.release(torch.zeros(2, device="cpu"), ledger=ledger)
         declared = Certificate.from_ledger(ledger).with_declaration(
             Declaration(records_per_person=4)
         )
