@@ -461,6 +461,10 @@ def changing_federations() -> list[Row]:
     seeds. Absent: half of the agents take part in a round. Late: all evaluate, and half
     of the vectors arrive too late; then the last ones count for up to 3 rounds, or not
     at all. Joining: half of the agents come after ten rounds.
+
+    Agents who miss rounds gain more from the others, because they know less. Half of
+    the vectors bring less than all of them, and last vectors that count make up for a
+    part of that.
     """
     z = noise_for(2.0, 1.0, 200)
     ways: tuple[tuple[str, Any, int], ...] = (

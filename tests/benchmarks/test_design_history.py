@@ -1,6 +1,7 @@
 """Refined designs on the benchmark's hard cases."""
 
 import pytest
+import torch
 
 from benchmarks import design_history
 from benchmarks.design_history import (
@@ -10,6 +11,14 @@ from benchmarks.design_history import (
     tolerance_row,
 )
 from botorch_dp.acquisition import optimal_design
+
+pytestmark = pytest.mark.cpu_only  # benchmarks run on the CPU
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with torch.device("cpu"):
+        yield
 
 
 @pytest.mark.parametrize(

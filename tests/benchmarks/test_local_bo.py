@@ -65,9 +65,10 @@ class TestCells:
         assert len(calls) == 1
 
     def test_rivals_start_at_the_centre(self):
-        X = _initial(100, 250, 0)
-        assert X.shape == (50, 100)
-        assert (X[0] == 0.5).all()
+        for dim, budget, count in ((20, 150, 30), (100, 250, 12)):
+            X = _initial(dim, budget, 0)
+            assert X.shape == (count, dim)
+            assert (X[0] == 0.5).all()
 
     def test_an_entry_says_how_many_seeds(self):
         found = [{"best": [3.0, 1.0]}, {"best": [3.0, 2.0]}]

@@ -39,14 +39,17 @@ RESULTS = {
     ),
     "winner": (lambda c: VoteResult(1, "b", c), ["<td>b</td>"]),
     "vote": (
-        lambda c: VoteResult(1, "b", c, torch.tensor([0.5, 2.0])),
+        lambda c: VoteResult(1, "b", c, torch.tensor([0.5, 2.0], device="cpu")),
         ["0.5, 2"],
     ),
     "federation": (
         lambda c: FederatedResult(
-            torch.zeros(3, 1, 7),
+            torch.zeros(3, 1, 7, device="cpu"),
             c,
-            *(torch.full(shape, EXACT) for shape in ((4, 2), (4,), (4, 4))),
+            *(
+                torch.full(shape, EXACT, device="cpu")
+                for shape in ((4, 2), (4,), (4, 4))
+            ),
         ),
         ["3 of 1 region(s) with 7 features", "<td>4</td>"],
     ),

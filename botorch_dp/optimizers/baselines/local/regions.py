@@ -49,9 +49,9 @@ def least_confidence_bound(
         box: A ``2 x d`` tensor of lower and upper bounds.
         beta: The weight of the variance.
     """
-    acqf = _PessimisticValue(model, beta)
     with start.device, warnings.catch_warnings():
         warnings.simplefilter("ignore", BotorchWarning)
+        acqf = _PessimisticValue(model, beta)
         found, value = optimize_acqf(
             acqf,
             box,
