@@ -240,9 +240,7 @@ def adult() -> list[Row]:
     private takes the best of 32 points of the same space by its exact score. `auto` is
     `PrivateSearch` with its defaults; delta is 1e-6. Log loss counts probabilities
     below 1 % as 1 %. The spaces contain `class_weight`, which matters most for the
-    balanced accuracy. No setting of the library was chosen on these data. The stored
-    table has fewer splits than the four of `make benchmarks`, as its last column says,
-    and no error where there is one split.
+    balanced accuracy. No setting of the library was chosen on these data.
     """
     if "BOTORCH_DP_DATA" not in os.environ:
         print("BOTORCH_DP_DATA is not set: no Adult.", file=sys.stderr)
@@ -261,8 +259,8 @@ def overhead() -> list[Row]:
     `RandomizedSearchCV` with one split. This counts in favour of private searches:
     their losses of single records take less time than `log_loss`, which checks more.
     `beyond its own scoring` subtracts a loop with the losses that the search itself
-    uses. The aim was an overhead of at most 1. `stable` reaches it at both sizes, and
-    `dp-gibo` at 20,000 records but not at 2,000; beyond its own scoring, neither does.
+    uses. The aim was an overhead of at most 1. `stable` reaches it at 2,000 records
+    and about so at 20,000; `dp-gibo` does not. Beyond its own scoring, neither does.
     A private search tries each model on a few training records first, copies the model
     and the records before it scores them, and `dp-gibo` plans and charges every step.
     """
