@@ -21,7 +21,7 @@ the most points.
 
 With history, the directions are the leading eigenvectors of the posterior covariance of
 the gradient, and a few steps of L-BFGS start from the better of some radii. In up to
-three dimensions they start from the best points of a grid, too. Points outside the box
+three dimensions they also start from the best points of a grid. Points outside the box
 are reflected through x or moved to its boundary, whichever leaves the smaller trace.
 
 References:
