@@ -63,6 +63,13 @@ class TestLimits:
 
 
 class TestUninterrupted:
+    @pytest.fixture(autouse=True)
+    def _ctrl_c(self):
+        """A job in the background of a shell may ignore Ctrl-C."""
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, previous)
+
     def test_waits(self):
         done = []
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
