@@ -11,7 +11,7 @@ from botorch_dp.privacy.entries import LedgerBudget
 from botorch_dp.privacy.filters import FILTERS
 from botorch_dp.privacy.guarantees import ApproxDP, Guarantee
 from botorch_dp.privacy.ledger_book import LedgerBook
-from botorch_dp.privacy.partitions import DISJOINT, WHOLE, Part, check_name, pseudonym
+from botorch_dp.privacy.partitions import WHOLE, Part, check_name, pseudonym
 from botorch_dp.privacy.stores.opening import LOCK, Store
 
 
@@ -119,11 +119,6 @@ class LedgerParts:
     def whole(self) -> Self:
         """The ledger that this is a part of: the ledger itself if it is no part."""
         return self._with(WHOLE)
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """The assumptions, in words, of leaving out charges to other partitions."""
-        return (DISJOINT,) if self._part.partition else ()
 
     def _declare(self, name: str, cap: Guarantee | None, filter: str | None) -> None:
         if cap is None:
